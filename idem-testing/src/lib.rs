@@ -1,1 +1,21 @@
-//! idem-testing
+//! Attack your own handlers.
+//!
+//! - [`Postgres`]: a server from the binaries on this machine, which goes away with the last process that holds it.
+//! - [`TestDatabase`]: a database for each test on a server that all parallel tests share.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), sqlx::Error> {
+//! let database = idem_testing::TestDatabase::create().await?;
+//! sqlx::query("CREATE TABLE orders (id bigint PRIMARY KEY)").execute(&database.pool()).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(not(unix))]
+compile_error!("`idem-testing` must run on Unix; use the Windows Subsystem for Linux");
+
+mod database;
+mod postgres;
+
+pub use database::TestDatabase;
+pub use postgres::{Postgres, PostgresOptions, Shutdown};
