@@ -1,1 +1,32 @@
-//! idem-runtime
+//! idem
+mod builder;
+#[cfg(feature = "axum")]
+mod call;
+mod claim;
+mod completion;
+mod error;
+#[cfg(feature = "axum")]
+mod execution;
+mod fingerprint;
+mod hex;
+mod idempotency;
+mod key;
+mod registry;
+mod response;
+mod schema;
+mod scope;
+mod statements;
+mod sweeper;
+mod telemetry;
+mod transaction;
+
+pub use builder::Builder;
+pub use error::{Error, NotStorable};
+pub use idempotency::Idempotency;
+pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
+pub use scope::{MAX_SCOPE_LENGTH, Scope};
+pub use sweeper::Sweeper;
+pub use transaction::Tx;
+
+#[doc(hidden)]
+pub mod __private;

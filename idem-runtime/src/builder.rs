@@ -1,0 +1,228 @@
+//! Settings are checked when the application starts: a bad one must not wait for the first payment.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+use sqlx::PgPool;
+
+use crate::error::{Error, PROBLEM_BASE_URL};
+use crate::idempotency::Idempotency;
+
+/// The longest lease, retention and other duration: one year.
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Configures an [`Idempotency`]. Every setting has a default; [`build`](Self::build) checks them all.
+#[derive(Clone)]
+pub struct Builder {
+    pool: PgPool,
+    settings: Settings,
+    header: String,
+    replay_header: String,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) schema: String,
+    pub(crate) header: HeaderName,
+    pub(crate) replay_header: HeaderName,
+    pub(crate) mismatch_status: u16,
+    pub(crate) problem_base_url: String,
+    pub(crate) lease: Duration,
+    pub(crate) retry_after: Duration,
+    pub(crate) connection_timeout: Duration,
+    pub(crate) response_limit: usize,
+    pub(crate) never_stored: Vec<u16>,
+    pub(crate) shutdown_limit: Duration,
+    pub(crate) sweep_interval: Duration,
+    pub(crate) sweep_batch: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            schema: "idem".to_owned(),
+            header: HeaderName::from_static("idempotency-key"),
+            replay_header: HeaderName::from_static("idempotency-replayed"),
+            mismatch_status: 422,
+            problem_base_url: PROBLEM_BASE_URL.to_owned(),
+            lease: Duration::from_secs(60),
+            retry_after: Duration::from_secs(1),
+            connection_timeout: Duration::from_secs(5),
+            response_limit: 1024 * 1024,
+            never_stored: vec![408, 425, 429],
+            shutdown_limit: Duration::from_secs(30),
+            sweep_interval: Duration::from_secs(10),
+            sweep_batch: 1_000,
+        }
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(pool: PgPool) -> Self {
+        let settings = Settings::default();
+        let (header, replay_header) = (settings.header.to_string(), settings.replay_header.to_string());
+        Self { pool, settings, header, replay_header }
+    }
+
+    /// The Postgres schema that holds the tables. Default `idem`; 1 to 63 bytes.
+    ///
+    /// Two applications in one database use two schemas.
+    #[must_use]
+    pub fn schema(mut self, name: impl Into<String>) -> Self {
+        self.settings.schema = name.into();
+        self
+    }
+
+    /// The request header that carries the key. Default `Idempotency-Key`.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>) -> Self {
+        self.header = name.into();
+        self
+    }
+
+    /// The response header that marks a replay with `true`. Default `Idempotency-Replayed`.
+    #[must_use]
+    pub fn replay_header(mut self, name: impl Into<String>) -> Self {
+        self.replay_header = name.into();
+        self
+    }
+
+    /// The status for a key that was used with another request: 422 (default) or 409.
+    #[must_use]
+    pub fn mismatch_status(mut self, status: u16) -> Self {
+        self.settings.mismatch_status = status;
+        self
+    }
+
+    /// What problem types begin with; the problem's name follows. Default: this crate's page
+    /// [`contract`](crate::contract). Must be an absolute `http` or `https` URL.
+    #[must_use]
+    pub fn problem_base_url(mut self, url: impl Into<String>) -> Self {
+        self.settings.problem_base_url = url.into();
+        self
+    }
+
+    /// How long a claim may sit idle before Postgres ends its transaction and others may take over. Default 60 s; 1 s to
+    /// 1 year. A handler's `lease = …` goes before it.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// The `Retry-After` of 409 and 503 answers, rounded up to seconds. Default 1 s; 1 s to 1 year.
+    #[must_use]
+    pub fn retry_after(mut self, retry_after: Duration) -> Self {
+        self.settings.retry_after = retry_after;
+        self
+    }
+
+    /// How long a request waits for a connection of the pool before it is answered with 503. Default 5 s; over zero, at
+    /// most 1 year. The pool's own `acquire_timeout` holds too.
+    #[must_use]
+    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connection_timeout = timeout;
+        self
+    }
+
+    /// The longest response body that is stored, in bytes. Default 1 MiB; 0 to 256 MiB. A longer one is rolled back
+    /// and answered with 500. (Request bodies are limited by axum's `DefaultBodyLimit`.)
+    #[must_use]
+    pub fn response_limit(mut self, bytes: usize) -> Self {
+        self.settings.response_limit = bytes;
+        self
+    }
+
+    /// The statuses below 500 that roll back and release the key instead of being stored. Default 408, 425 and 429.
+    #[must_use]
+    pub fn never_store(mut self, statuses: impl IntoIterator<Item = u16>) -> Self {
+        self.settings.never_stored = statuses.into_iter().collect();
+        self
+    }
+
+    /// How long [`shutdown`](Idempotency::shutdown) waits for operations in flight. Default 30 s; over zero, at most 1 year.
+    #[must_use]
+    pub fn shutdown_limit(mut self, limit: Duration) -> Self {
+        self.settings.shutdown_limit = limit;
+        self
+    }
+
+    /// How long the [sweeper](Idempotency::sweeper) rests when it has found nothing more to delete. Default 10 s; over
+    /// zero, at most 1 year.
+    #[must_use]
+    pub fn sweep_interval(mut self, interval: Duration) -> Self {
+        self.settings.sweep_interval = interval;
+        self
+    }
+
+    /// The most rows that one statement of the [sweeper](Idempotency::sweeper) deletes. Default 1,000; 1 to 100,000.
+    #[must_use]
+    pub fn sweep_batch(mut self, rows: u32) -> Self {
+        self.settings.sweep_batch = rows;
+        self
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] with the name of the first setting that is out of its limits.
+    pub fn build(self) -> Result<Idempotency, Error> {
+        let mut settings = self.settings;
+        settings.header = header_name("header", &self.header)?;
+        settings.replay_header = header_name("replay_header", &self.replay_header)?;
+        settings.check()?;
+        Ok(Idempotency::from_settings(self.pool, settings))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<(), Error> {
+        check(
+            "schema",
+            (1..=63).contains(&self.schema.len()) && !self.schema.contains('\0'),
+            "must be 1 to 63 bytes without NUL",
+        )?;
+        check("mismatch_status", [409, 422].contains(&self.mismatch_status), "must be 422 or 409")?;
+        let absolute = self
+            .problem_base_url
+            .parse::<http::Uri>()
+            .is_ok_and(|url| matches!(url.scheme_str(), Some("http" | "https")));
+        check("problem_base_url", absolute, "must be an absolute `http` or `https` URL")?;
+        check("response_limit", self.response_limit <= 256 * 1024 * 1024, "must be at most 256 MiB")?;
+        check("sweep_batch", (1..=100_000).contains(&self.sweep_batch), "must be 1 to 100,000 rows")?;
+        let storable = self.never_stored.iter().all(|status| StatusCode::from_u16(*status).is_ok());
+        check("never_store", storable, "must hold HTTP statuses, 100 to 999")?;
+        let second = Duration::from_secs(1);
+        for (name, duration, least) in [
+            ("lease", self.lease, second),
+            ("retry_after", self.retry_after, second),
+            ("connection_timeout", self.connection_timeout, Duration::from_nanos(1)),
+            ("shutdown_limit", self.shutdown_limit, Duration::from_nanos(1)),
+            ("sweep_interval", self.sweep_interval, Duration::from_nanos(1)),
+        ] {
+            check(name, (least..=MAX_DURATION).contains(&duration), &format!("must be {least:?} to 1 year"))?;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn mismatch_status(&self) -> StatusCode {
+        StatusCode::from_u16(self.mismatch_status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY)
+    }
+}
+
+fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, Error> {
+    HeaderName::try_from(name)
+        .map_err(|_| Error::Setting { name: setting, problem: format!("must be a header name, not `{name}`") })
+}
+
+fn check(name: &'static str, holds: bool, problem: &str) -> Result<(), Error> {
+    if holds { Ok(()) } else { Err(Error::Setting { name, problem: problem.to_owned() }) }
+}

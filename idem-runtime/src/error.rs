@@ -1,0 +1,213 @@
+//! Every answer that is not the handler's own says what happened to the operation, in words a client can act on.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::key::InvalidKey;
+
+/// Where the published contract stands; each problem's `type` is this and its name.
+pub(crate) const PROBLEM_BASE_URL: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/contract/index.html#";
+
+/// Everything that can go wrong around a handler. As a response it is RFC 9457 `application/problem+json`.
+///
+/// In a handler's own error type, `From<idem_runtime::Error>` lets `?` pass it on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// 400: the request has no idempotency key where one is required. Nothing ran.
+    MissingKey {
+        /// The header that must carry it.
+        header: http::HeaderName,
+    },
+    /// 400: the idempotency key is malformed. Nothing ran.
+    InvalidKey(InvalidKey),
+    /// 422 (settable): the idempotency key was used with another request. Nothing ran.
+    Mismatch,
+    /// 409: an operation with this key is in flight. Nothing ran; retry after the given time.
+    InFlight {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// 503: no connection to the database in time, or the transaction lost a conflict. Nothing was left behind; retry.
+    Unavailable {
+        /// When to ask again.
+        retry_after: Duration,
+        /// What the database said, for the log; never part of the answer.
+        source: sqlx::Error,
+    },
+    /// 503: the connection broke around the commit and the outcome could not be read yet; a retry will learn it.
+    OutcomeUnknown {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// 500: the connection broke around the commit of a request without a key, so its outcome cannot be looked up.
+    UnkeyedOutcomeUnknown,
+    /// 500: the handler's response cannot be stored, so its writes were rolled back.
+    NotStorable(NotStorable),
+    /// 500: the transaction that holds the claim was ended inside the handler. Nothing was stored.
+    Escaped,
+    /// 500: the scope cannot be stored. Nothing ran.
+    InvalidScope {
+        /// What it must be.
+        problem: &'static str,
+    },
+    /// 500: the database refused a statement of ours or the commit. Nothing was left behind.
+    Database(sqlx::Error),
+    /// A setting was refused when it was set.
+    Setting {
+        /// The builder's method.
+        name: &'static str,
+        /// What it must be.
+        problem: String,
+    },
+    /// The migrations could not be applied.
+    Migrate(sqlx::migrate::MigrateError),
+}
+
+/// Why a response cannot be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotStorable {
+    /// Its length is unknown before it ends.
+    Streaming,
+    /// Its body is longer than the limit, in bytes.
+    TooLarge {
+        /// The limit (`Builder::response_limit`).
+        limit: usize,
+    },
+    /// Reading its body failed.
+    Unreadable,
+}
+
+impl fmt::Display for NotStorable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Streaming => formatter
+                .write_str("the response must have a known length to be stored; return it whole, not as a stream"),
+            Self::TooLarge { limit } => write!(
+                formatter,
+                "the response must be at most {limit} bytes long to be stored; return less or raise `response_limit`"
+            ),
+            Self::Unreadable => formatter.write_str("the response's body failed while it was read"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingKey { header } => write!(formatter, "the header `{header}` must carry an idempotency key"),
+            Self::InvalidKey(problem) => problem.fmt(formatter),
+            Self::Mismatch => formatter.write_str(
+                "the idempotency key was used with another request; use a new key for a new operation",
+            ),
+            Self::InFlight { .. } => formatter.write_str("an operation with this idempotency key is in flight"),
+            Self::Unavailable { .. } => formatter.write_str("the database could not be used; nothing was changed"),
+            Self::OutcomeUnknown { .. } => {
+                formatter.write_str("the outcome is not known yet; a retry with the same idempotency key will learn it")
+            }
+            Self::UnkeyedOutcomeUnknown => formatter.write_str(
+                "the outcome is not known; send an idempotency key so that a retry is safe",
+            ),
+            Self::NotStorable(problem) => problem.fmt(formatter),
+            Self::Escaped => formatter.write_str(
+                "the transaction of the claim was ended inside the handler; remove `COMMIT` and `ROLLBACK` from what it calls",
+            ),
+            Self::InvalidScope { problem } => write!(formatter, "the scope {problem}"),
+            Self::Database(_) => formatter.write_str("the database refused the operation; nothing was changed"),
+            Self::Setting { name, problem } => write!(formatter, "`{name}` {problem}"),
+            Self::Migrate(_) => formatter.write_str("the migrations could not be applied"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InvalidKey(source) => Some(source),
+            Self::Unavailable { source, .. } | Self::Database(source) => Some(source),
+            Self::Migrate(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<InvalidKey> for Error {
+    fn from(problem: InvalidKey) -> Self {
+        Self::InvalidKey(problem)
+    }
+}
+
+#[cfg(feature = "axum")]
+mod problem {
+    use axum::response::{IntoResponse, Response};
+    use http::header::{CONTENT_TYPE, RETRY_AFTER};
+    use http::{HeaderValue, StatusCode};
+    use serde_json::json;
+
+    use super::{Error, PROBLEM_BASE_URL};
+
+    impl Error {
+        /// The problem's name (the end of its `type`), title and status.
+        fn problem(&self) -> (&'static str, &'static str, StatusCode) {
+            match self {
+                Self::MissingKey { .. } => ("key-missing", "Idempotency key missing", StatusCode::BAD_REQUEST),
+                Self::InvalidKey(_) => ("key-invalid", "Idempotency key invalid", StatusCode::BAD_REQUEST),
+                Self::Mismatch => {
+                    ("key-reused", "Idempotency key used with another request", StatusCode::UNPROCESSABLE_ENTITY)
+                }
+                Self::InFlight { .. } => ("in-flight", "Operation in flight", StatusCode::CONFLICT),
+                Self::Unavailable { .. } => ("unavailable", "Database unavailable", StatusCode::SERVICE_UNAVAILABLE),
+                Self::OutcomeUnknown { .. } => ("outcome-unknown", "Outcome unknown", StatusCode::SERVICE_UNAVAILABLE),
+                Self::UnkeyedOutcomeUnknown => {
+                    ("outcome-unknown", "Outcome unknown", StatusCode::INTERNAL_SERVER_ERROR)
+                }
+                Self::NotStorable(_) => {
+                    ("response-not-storable", "Response not storable", StatusCode::INTERNAL_SERVER_ERROR)
+                }
+                Self::Escaped
+                | Self::InvalidScope { .. }
+                | Self::Database(_)
+                | Self::Setting { .. }
+                | Self::Migrate(_) => ("internal", "Internal error", StatusCode::INTERNAL_SERVER_ERROR),
+            }
+        }
+
+        /// What the client may know: nothing of the server's insides.
+        fn detail(&self) -> String {
+            match self.problem() {
+                ("internal", ..) => "the operation failed and nothing was changed".to_owned(),
+                _ => self.to_string(),
+            }
+        }
+
+        pub(crate) fn respond(&self, base_url: &str, mismatch_status: StatusCode) -> Response {
+            let (name, title, status) = self.problem();
+            let status = if matches!(self, Self::Mismatch) { mismatch_status } else { status };
+            let problem = json!({
+                "type": format!("{base_url}{name}"),
+                "title": title,
+                "status": status.as_u16(),
+                "detail": self.detail(),
+            });
+            let content_type = HeaderValue::from_static("application/problem+json");
+            let mut response = (status, [(CONTENT_TYPE, content_type)], problem.to_string()).into_response();
+            if let Self::InFlight { retry_after }
+            | Self::Unavailable { retry_after, .. }
+            | Self::OutcomeUnknown { retry_after } = self
+            {
+                // Whole seconds, and never 0: that would invite an immediate retry.
+                let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+                response.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());
+            }
+            response
+        }
+    }
+
+    impl IntoResponse for Error {
+        /// With the default base URL of problem types and 422 for a mismatch.
+        fn into_response(self) -> Response {
+            self.respond(PROBLEM_BASE_URL, StatusCode::UNPROCESSABLE_ENTITY)
+        }
+    }
+}

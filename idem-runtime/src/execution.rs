@@ -1,0 +1,219 @@
+//! A handler runs in a task of its own: a client that hangs up must not leave it half done.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::Response;
+use futures_util::FutureExt;
+use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
+
+use crate::call::HandlerFuture;
+use crate::claim::{Claim, Room, Standing, is_lost};
+use crate::completion::{Ended, Verdict};
+use crate::error::Error;
+use crate::idempotency::Idempotency;
+use crate::key::IdempotencyKey;
+use crate::registry::{Entrance, Ticket, Waiter};
+use crate::response::{self, StoredResponse};
+use crate::statements::{Isolation, Statements};
+use crate::telemetry::Outcome;
+use crate::transaction::Tx;
+
+/// What the client gets, and what to call it.
+pub(crate) struct Answer {
+    pub(crate) response: Response,
+    pub(crate) outcome: Outcome,
+}
+
+/// A claim on the way to its answer.
+pub(crate) struct Execution {
+    pub(crate) claim: Claim,
+    pub(crate) replay_failures: bool,
+}
+
+impl Execution {
+    /// Meets the operations in flight in this process first: their duplicates are answered without the database.
+    pub(crate) async fn enter<F>(self, handler: F) -> Result<Answer, Error>
+    where
+        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
+    {
+        let claim = &self.claim;
+        let deadline = claim.wait.map(|limit| Instant::now() + limit);
+        loop {
+            let ticket = match claim.idempotency.registry().enter(&claim.id, claim.fingerprint, claim.lease) {
+                Entrance::Free(ticket) => Some(ticket),
+                Entrance::Overdue => None,
+                Entrance::Occupied { fingerprint, .. } if fingerprint != claim.fingerprint => {
+                    return Err(Error::Mismatch);
+                }
+                Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline).await? {
+                    Some(stored) => return self.replay(&stored),
+                    None => continue,
+                },
+            };
+            return self.spawn(ticket, deadline, handler).await;
+        }
+    }
+
+    async fn wait(
+        &self,
+        waiter: Waiter<StoredResponse>,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Arc<StoredResponse>>, Error> {
+        let in_flight = || self.claim.idempotency.in_flight();
+        let deadline = deadline.ok_or_else(in_flight)?;
+        timeout_at(deadline, waiter.ended()).await.map_err(|_| in_flight())
+    }
+
+    async fn spawn<F>(
+        self,
+        ticket: Option<Ticket<StoredResponse>>,
+        deadline: Option<Instant>,
+        handler: F,
+    ) -> Result<Answer, Error>
+    where
+        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
+    {
+        let idempotency = self.claim.idempotency.clone();
+        survive_hang_up(&idempotency, self.run(ticket, deadline, handler)).await
+    }
+
+    async fn run<F>(
+        self,
+        ticket: Option<Ticket<StoredResponse>>,
+        deadline: Option<Instant>,
+        handler: F,
+    ) -> Result<Answer, Error>
+    where
+        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
+    {
+        match self.claim.stand(deadline).await? {
+            Standing::InFlight => Err(self.claim.idempotency.in_flight()),
+            Standing::Claimed(tx, room) => self.execute(tx, room, ticket, handler).await,
+            Standing::Completed(stored) => {
+                let answer = self.replay(&stored);
+                if let Some(ticket) = ticket {
+                    ticket.end(stored);
+                }
+                answer
+            }
+        }
+    }
+
+    /// The ticket goes last, after the database has let the key go.
+    async fn execute<F>(
+        &self,
+        mut tx: Tx,
+        room: Room,
+        ticket: Option<Ticket<StoredResponse>>,
+        handler: F,
+    ) -> Result<Answer, Error>
+    where
+        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
+    {
+        let (response, verdict) = match AssertUnwindSafe(self.judge(handler(&mut tx))).catch_unwind().await {
+            Ok(Ok(judged)) => judged,
+            Ok(Err(error)) => {
+                tx.rollback().await;
+                return Err(error);
+            }
+            Err(panic) => {
+                tx.rollback().await;
+                drop(ticket);
+                resume_unwind(panic)
+            }
+        };
+        let outcome = if matches!(verdict, Verdict::Release) { Outcome::Released } else { Outcome::Claimed };
+        match self.claim.end(tx, room, verdict, ticket).await? {
+            Ended::Own => Ok(Answer { response, outcome }),
+            Ended::Stored(stored) => self.replay(&stored),
+        }
+    }
+
+    async fn judge(&self, response: HandlerFuture<'_>) -> Result<(Response, Verdict), Error> {
+        let response = response.await;
+        let settings = self.claim.idempotency.settings();
+        let status = response.status();
+        let failed = status.is_server_error() && !self.replay_failures;
+        if failed || settings.never_stored.contains(&status.as_u16()) {
+            return Ok((response, Verdict::Release));
+        }
+        let (response, stored) =
+            response::store(response, settings.response_limit).await.map_err(Error::NotStorable)?;
+        let succeeded = status.is_success() || status.is_redirection();
+        Ok((response, if succeeded { Verdict::Commit(stored) } else { Verdict::Refuse(stored) }))
+    }
+
+    fn replay(&self, stored: &StoredResponse) -> Result<Answer, Error> {
+        let response = stored.replay(&self.claim.idempotency.settings().replay_header);
+        let unreadable =
+            || Error::Database(sqlx::Error::Decode("the stored response must be one that this crate wrote".into()));
+        Ok(Answer { response: response.ok_or_else(unreadable)?, outcome: Outcome::Replayed })
+    }
+}
+
+/// Runs an operation to its end whether or not its caller still waits; a panic in it becomes the caller's.
+async fn survive_hang_up(
+    idempotency: &Idempotency,
+    operation: impl Future<Output = Result<Answer, Error>> + Send + 'static,
+) -> Result<Answer, Error> {
+    let running = idempotency.count_in();
+    let counted = async move {
+        let answer = operation.await;
+        drop(running);
+        answer
+    };
+    match tokio::spawn(counted.in_current_span()).await {
+        Ok(answer) => answer,
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        // The Tokio runtime shuts down.
+        Err(_) => Err(idempotency.unavailable(sqlx::Error::WorkerCrashed)),
+    }
+}
+
+/// Without a key each request is an operation of its own, in a plain transaction.
+pub(crate) async fn unkeyed<F>(
+    idempotency: Idempotency,
+    isolation: Option<Isolation>,
+    lease: Duration,
+    handler: F,
+) -> Result<Answer, Error>
+where
+    F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
+{
+    let handle = idempotency.clone();
+    survive_hang_up(&handle, run_unkeyed(idempotency, isolation, lease, handler)).await
+}
+
+async fn run_unkeyed<F>(
+    idempotency: Idempotency,
+    isolation: Option<Isolation>,
+    lease: Duration,
+    handler: F,
+) -> Result<Answer, Error>
+where
+    F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
+{
+    let connection = idempotency.connection().await?;
+    let begun = Tx::begin(connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease)).await;
+    let mut tx = begun.map_err(|error| idempotency.unavailable(error))?;
+    let response = match AssertUnwindSafe(handler(&mut tx)).catch_unwind().await {
+        Ok(response) => response,
+        Err(panic) => {
+            tx.rollback().await;
+            resume_unwind(panic)
+        }
+    };
+    if response.status().is_success() || response.status().is_redirection() {
+        tx.commit().await.map_err(|error| match error {
+            lost if is_lost(&lost) => Error::UnkeyedOutcomeUnknown,
+            conflict if crate::transaction::is_conflict(&conflict) => idempotency.unavailable(conflict),
+            refused => Error::Database(refused),
+        })?;
+    } else {
+        tx.rollback().await;
+    }
+    Ok(Answer { response, outcome: Outcome::Unkeyed })
+}

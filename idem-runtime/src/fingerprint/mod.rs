@@ -1,0 +1,71 @@
+//! A key names one request, so the rest of that request is remembered as a fingerprint and checked on every retry.
+
+#[cfg(feature = "axum")]
+mod body;
+mod json;
+mod multipart;
+
+use sha2::{Digest as _, Sha256};
+
+#[cfg(feature = "axum")]
+pub use body::Fingerprinted;
+
+/// SHA-256 over method, original path and query, and body.
+pub(crate) type Fingerprint = [u8; 32];
+
+/// The digest of a request's body, canonical where its content type says how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest(pub(crate) [u8; 32]);
+
+/// Digests parts so that moving a byte from one to the next changes the result.
+pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().into()
+}
+
+/// The digest of a body: JSON without member order and white space, multipart without its boundary, else the bytes.
+#[must_use]
+pub fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> Digest {
+    let content_type = content_type.unwrap_or_default();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if media_type == "application/json" || media_type.ends_with("+json") {
+        if let Some(canonical) = json::canonical(body) {
+            return Digest(sha256(&[b"json", &canonical]));
+        }
+    } else if media_type.starts_with("multipart/")
+        && let Some(digest) = multipart::digest(content_type, body)
+    {
+        return Digest(sha256(&[b"multipart", &digest]));
+    }
+    Digest(sha256(&[b"bytes", body]))
+}
+
+pub(crate) fn fingerprint_of_request(method: &str, path_and_query: &str, body: Digest) -> Fingerprint {
+    sha256(&[method.as_bytes(), path_and_query.as_bytes(), &body.0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_counts_by_meaning_and_other_bodies_by_bytes() {
+        let json = |body: &str| digest_of_body(Some("application/json; charset=utf-8"), body.as_bytes());
+        assert_eq!(json(r#"{"a":1,"b":[1,2]}"#), json("{ \"b\" : [ 1 , 2 ],\n \"a\" : 1 }"));
+        assert_ne!(json(r#"{"a":1}"#), json(r#"{"a":1.0}"#));
+        let text = |body: &str| digest_of_body(Some("text/plain"), body.as_bytes());
+        assert_ne!(text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#));
+        assert_ne!(text("1"), json("1"), "the kind of body counts");
+        assert_eq!(json("{not json"), json("{not json"));
+        assert_ne!(json("{not json"), json("{ not json"));
+    }
+
+    #[test]
+    fn parts_cannot_be_shifted_into_each_other() {
+        assert_ne!(sha256(&[b"ab", b"c"]), sha256(&[b"a", b"bc"]));
+    }
+}

@@ -1,0 +1,127 @@
+//! The handle that an application holds: one per database and schema, cheap to clone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::watch;
+
+use crate::builder::{Builder, Settings};
+use crate::error::Error;
+use crate::registry::Registry;
+use crate::response::StoredResponse;
+use crate::statements::Statements;
+
+/// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there
+/// through `FromRef`.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), idem_runtime::Error> {
+/// use idem_runtime::Idempotency;
+///
+/// let idempotency = Idempotency::new(pool);
+/// idempotency.migrate().await?;
+/// let sweeper = idempotency.sweeper();
+/// // … serve …
+/// sweeper.stop().await;
+/// idempotency.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Idempotency {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    settings: Settings,
+    statements: Statements,
+    registry: Registry<StoredResponse>,
+    /// How many operations run in tasks of their own.
+    running: watch::Sender<usize>,
+}
+
+impl Idempotency {
+    /// With every setting at its default.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        Self::from_settings(pool, Settings::default())
+    }
+
+    /// Starts from the defaults; see [`Builder`] for the settings.
+    #[must_use]
+    pub fn builder(pool: PgPool) -> Builder {
+        Builder::new(pool)
+    }
+
+    pub(crate) fn from_settings(pool: PgPool, settings: Settings) -> Self {
+        let statements = Statements::new(&settings.schema);
+        let (running, _) = watch::channel(0);
+        Self { inner: Arc::new(Inner { pool, settings, statements, registry: Registry::default(), running }) }
+    }
+
+    /// Waits until no operation of this handle and its clones is in flight, at most for the
+    /// [`shutdown_limit`](Builder::shutdown_limit). Call it after the server has stopped accepting requests.
+    ///
+    /// Returns how many operations still run: 0 unless the limit was reached. What is cut off then is rolled back by
+    /// Postgres, and the client's retry runs it.
+    pub async fn shutdown(&self) -> usize {
+        let mut running = self.inner.running.subscribe();
+        let limit = self.inner.settings.shutdown_limit;
+        let _ = tokio::time::timeout(limit, running.wait_for(|count| *count == 0)).await;
+        let left = *running.borrow();
+        left
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.inner.pool
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.inner.statements
+    }
+
+    pub(crate) fn registry(&self) -> &Registry<StoredResponse> {
+        &self.inner.registry
+    }
+
+    /// Counts an operation in until the guard is dropped.
+    pub(crate) fn count_in(&self) -> Running {
+        self.inner.running.send_modify(|count| *count += 1);
+        Running(self.clone())
+    }
+
+    pub(crate) fn retry_after(&self) -> Duration {
+        self.inner.settings.retry_after
+    }
+
+    pub(crate) fn unavailable(&self, source: sqlx::Error) -> Error {
+        Error::Unavailable { retry_after: self.retry_after(), source }
+    }
+
+    pub(crate) fn in_flight(&self) -> Error {
+        Error::InFlight { retry_after: self.retry_after() }
+    }
+}
+
+impl fmt::Debug for Idempotency {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Idempotency").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}
+
+/// One operation in flight, for [`Idempotency::shutdown`].
+#[derive(Debug)]
+pub(crate) struct Running(Idempotency);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.inner.running.send_modify(|count| *count -= 1);
+    }
+}

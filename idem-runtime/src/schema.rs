@@ -1,0 +1,53 @@
+//! The tables live in a schema of their own, with a migrations table of their own: the application's migrations never
+//! meet them.
+
+use std::borrow::Cow;
+
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Connection, Executor, SqlSafeStr};
+
+use crate::error::Error;
+use crate::idempotency::Idempotency;
+use crate::statements::safe;
+
+fn migrations() -> Vec<Migration> {
+    let sql = include_str!("../migrations/0001_idempotency_keys.sql").into_sql_str();
+    vec![Migration::new(1, "idempotency keys".into(), MigrationType::Simple, sql, false)]
+}
+
+impl Idempotency {
+    /// Creates or updates the tables. Any number of processes may call it at once; a second call changes nothing.
+    ///
+    /// The role needs `CREATE` on the database for it. At run time `USAGE` on the schema and `SELECT`, `INSERT`, `UPDATE`
+    /// and `DELETE` on its tables suffice.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a connection, [`Error::Migrate`] for a migration that fails; all of them are then
+    /// rolled back.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        let schema = &self.settings().schema;
+        let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
+        // Not the pool's any more: whatever happens to the session happens to nobody else.
+        let mut connection = self.connection().await?.detach();
+        let migrated = async {
+            // One transaction with a transaction-level lock: it works behind a pooler, and a failure leaves nothing.
+            let mut transaction = connection.begin().await?;
+            let lock = "SELECT pg_advisory_xact_lock(hashtextextended('idem.migrate', 0))";
+            (&mut *transaction).execute(lock).await?;
+            let exists = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)").bind(schema);
+            if !exists.fetch_one(&mut *transaction).await? {
+                (&mut *transaction).execute(safe(format!("CREATE SCHEMA {quoted}"))).await?;
+            }
+            (&mut *transaction).execute(safe(format!("SET LOCAL search_path TO {quoted}"))).await?;
+            let mut migrator = Migrator::with_migrations(migrations());
+            migrator.dangerous_set_table_name(Cow::Owned(format!("{quoted}._idem_migrations")));
+            migrator.set_locking(false);
+            migrator.run(&mut *transaction).await?;
+            transaction.commit().await?;
+            Ok(())
+        }
+        .await;
+        let _ = connection.close().await;
+        migrated.map_err(Error::Migrate)
+    }
+}

@@ -1,0 +1,162 @@
+//! Two customers may choose the same key, so a key counts only within a scope that the server derives from who asks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+/// The longest encoded scope, in bytes.
+pub const MAX_SCOPE_LENGTH: usize = 255;
+
+/// Who owns an idempotency key: what `scope = …` of [`idempotent`](crate::idempotent) may evaluate to.
+///
+/// Strings, integers, [`Uuid`]s and tuples of two to four of them. Encoded, a scope is at most [`MAX_SCOPE_LENGTH`]
+/// bytes without a NUL; a longer one is an error that names the handler, never a truncation. The parts of a tuple are
+/// length-prefixed, so `("ab", "c")` and `("a", "bc")` differ whatever a client puts into them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a scope",
+    label = "must be a string, an integer, a `Uuid` or a tuple of them",
+    note = "an `Option` needs a decision: say who owns the key when it is `None`, or use `scope = global`",
+    note = "a float has no exact identity: use an integer or a string"
+)]
+pub trait Scope {
+    /// Appends the scope's text.
+    fn encode(&self, text: &mut String);
+}
+
+impl Scope for str {
+    fn encode(&self, text: &mut String) {
+        // A tuple begins with `(` and a digit, the global scope with `(g`: a string that begins with `(` is marked.
+        if self.starts_with('(') {
+            text.push('(');
+        }
+        text.push_str(self);
+    }
+}
+
+macro_rules! scope_by_reference {
+    ($($type:ty),*) => {
+        $(impl<T: Scope + ?Sized> Scope for $type {
+            fn encode(&self, text: &mut String) {
+                (**self).encode(text);
+            }
+        })*
+    };
+}
+
+scope_by_reference!(&T, Box<T>, Arc<T>);
+
+impl Scope for String {
+    fn encode(&self, text: &mut String) {
+        self.as_str().encode(text);
+    }
+}
+
+impl Scope for Cow<'_, str> {
+    fn encode(&self, text: &mut String) {
+        str::encode(self, text);
+    }
+}
+
+macro_rules! scope_from_display {
+    ($($type:ty),*) => {
+        $(impl Scope for $type {
+            fn encode(&self, text: &mut String) {
+                use fmt::Write as _;
+                // Writing to a `String` cannot fail.
+                let _ = write!(text, "{self}");
+            }
+        })*
+    };
+}
+
+scope_from_display!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize, Uuid);
+
+macro_rules! scope_from_tuple {
+    ($($name:ident)+) => {
+        impl<$($name: Scope),+> Scope for ($($name,)+) {
+            #[allow(non_snake_case)]
+            fn encode(&self, text: &mut String) {
+                let ($($name,)+) = self;
+                text.push('(');
+                $(encode_part($name, text);)+
+                text.push(')');
+            }
+        }
+    };
+}
+
+scope_from_tuple!(A B);
+scope_from_tuple!(A B C);
+scope_from_tuple!(A B C D);
+
+fn encode_part(part: &dyn Scope, text: &mut String) {
+    let mut encoded = String::new();
+    part.encode(&mut encoded);
+    text.push_str(&encoded.len().to_string());
+    text.push(':');
+    text.push_str(&encoded);
+}
+
+/// A scope as it is stored, or the reason why it cannot be.
+#[derive(Debug, Clone)]
+pub struct EncodedScope(pub(crate) Result<String, &'static str>);
+
+impl EncodedScope {
+    pub(crate) fn of(scope: &(impl Scope + ?Sized)) -> Self {
+        let mut text = String::new();
+        scope.encode(&mut text);
+        if text.len() > MAX_SCOPE_LENGTH {
+            return Self(Err("must be at most 255 bytes long; use an identifier"));
+        }
+        if text.contains('\0') {
+            return Self(Err("must not contain a NUL character"));
+        }
+        Self(Ok(text))
+    }
+
+    pub(crate) fn global() -> Self {
+        Self(Ok("(global)".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(scope: impl Scope) -> String {
+        EncodedScope::of(&scope).0.expect("a scope that fits")
+    }
+
+    #[test]
+    fn no_two_scopes_share_an_encoding() {
+        let forged = encoded(("ab", "c"));
+        let all = [
+            encoded("ab"),
+            encoded("(ab"),
+            encoded(("ab", "c")),
+            encoded(("a", "bc")),
+            encoded(("a", "b", "c")),
+            encoded(("a:1", "b")),
+            encoded(("a", ("b", "c"))),
+            encoded(forged.as_str()),
+            encoded("(global)"),
+            encoded("((global)"),
+            encoded(""),
+            EncodedScope::global().0.expect("fits"),
+            encoded(("", "")),
+            encoded(-1_i64),
+            encoded(Uuid::nil()),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
+    }
+
+    #[test]
+    fn too_long_and_nul_are_errors_and_not_truncations() {
+        assert!(EncodedScope::of(&"s".repeat(255)).0.is_ok());
+        assert!(EncodedScope::of(&"s".repeat(256)).0.is_err());
+        assert!(EncodedScope::of("a\0b").0.is_err());
+    }
+}
