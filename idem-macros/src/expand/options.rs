@@ -1,0 +1,187 @@
+//! The options as they are written: names known, values of the right form, each at most once. Whether the values make
+//! sense is for `settings` to say.
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream, Parser};
+use syn::{Expr, Ident, Path, Token, Type};
+
+use super::errors::Errors;
+use super::nearest::nearest;
+
+/// Every option, with an example of its use.
+const KNOWN: &[(&str, &str)] = &[
+    ("scope", "scope = tenant.id"),
+    ("ttl", "ttl = \"24h\""),
+    ("key", "key = header"),
+    ("in_flight", "in_flight = \"wait 2s\""),
+    ("failures", "failures = \"replay\""),
+    ("lease", "lease = \"60s\""),
+    ("isolation", "isolation = \"serializable\""),
+    ("fingerprint", "fingerprint = order.total"),
+    ("state", "state = AppState"),
+    ("allow", "allow(pool)"),
+    ("crate", "crate = ::idem_runtime"),
+];
+
+/// An option with the name it was written with, for errors that stand on the name.
+pub(super) struct Written<T> {
+    pub(super) name: Ident,
+    pub(super) value: T,
+}
+
+#[derive(Default)]
+pub(super) struct Options {
+    pub(super) scope: Option<Written<Expr>>,
+    pub(super) ttl: Option<Written<Expr>>,
+    pub(super) key: Option<Written<Expr>>,
+    pub(super) in_flight: Option<Written<Expr>>,
+    pub(super) failures: Option<Written<Expr>>,
+    pub(super) lease: Option<Written<Expr>>,
+    pub(super) isolation: Option<Written<Expr>>,
+    pub(super) fingerprint: Option<Written<Expr>>,
+    pub(super) state: Option<Written<Type>>,
+    pub(super) allow: Option<Written<Ident>>,
+    pub(super) runtime: Option<Written<Path>>,
+    /// The names of options that were there but could not be read: they are not missing too.
+    misread: Vec<String>,
+}
+
+impl Options {
+    /// Reads all options, reporting each mistake and going on behind it.
+    pub(super) fn parse(attribute: TokenStream, errors: &Errors) -> Self {
+        let mut options = Self::default();
+        let parser = |input: ParseStream<'_>| {
+            while !input.is_empty() {
+                if let Err(error) = options.parse_option(input, errors) {
+                    errors.push(error);
+                    skip_option(input);
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = parser.parse2(attribute) {
+            errors.push(error);
+        }
+        options
+    }
+
+    /// Whether an option of this name was written, even if it could not be read.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        self.misread.iter().any(|misread| misread == name)
+    }
+
+    fn parse_option(&mut self, input: ParseStream<'_>, errors: &Errors) -> syn::Result<()> {
+        if !input.peek(Ident::peek_any) {
+            return Err(input.error(format_args!("expected an option; use {}", listed())));
+        }
+        let name = input.call(Ident::parse_any)?;
+        let text = name.unraw().to_string();
+        let Some((_, example)) = KNOWN.iter().find(|(known, _)| *known == text) else {
+            return Err(syn::Error::new(name.span(), unknown(&text)));
+        };
+        self.misread.push(text.clone());
+        if text == "allow" {
+            let value = parse_allow(input, &name, example)?;
+            set(&mut self.allow, name, value, errors);
+        } else {
+            parse_equals(input, &name, example)?;
+            self.parse_value(input, name, &text, errors)?;
+        }
+        self.misread.pop();
+        if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
+            return Err(input.error("expected `,` before the next option"));
+        }
+        Ok(())
+    }
+
+    fn parse_value(&mut self, input: ParseStream<'_>, name: Ident, text: &str, errors: &Errors) -> syn::Result<()> {
+        let slot = match text {
+            "state" => return parse_into(&mut self.state, input, name, errors),
+            "crate" => {
+                let path = input.call(Path::parse_mod_style)?;
+                set(&mut self.runtime, name, path, errors);
+                return Ok(());
+            }
+            "scope" => &mut self.scope,
+            "ttl" => &mut self.ttl,
+            "key" => &mut self.key,
+            "in_flight" => &mut self.in_flight,
+            "failures" => &mut self.failures,
+            "lease" => &mut self.lease,
+            "isolation" => &mut self.isolation,
+            _ => &mut self.fingerprint,
+        };
+        parse_into(slot, input, name, errors)
+    }
+}
+
+fn parse_into<T: Parse>(slot: &mut Option<Written<T>>, input: ParseStream<'_>, name: Ident, errors: &Errors) -> syn::Result<()> {
+    let value = input.parse()?;
+    set(slot, name, value, errors);
+    Ok(())
+}
+
+fn set<T>(slot: &mut Option<Written<T>>, name: Ident, value: T, errors: &Errors) {
+    if slot.is_some() {
+        errors.on(&name, format_args!("option `{name}` must be given once; remove one of the two"));
+    } else {
+        *slot = Some(Written { name, value });
+    }
+}
+
+fn parse_equals(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<()> {
+    if !input.peek(Token![=]) {
+        return Err(syn::Error::new(name.span(), format_args!("option `{name}` must have a value; use `{example}`")));
+    }
+    let equals: Token![=] = input.parse()?;
+    if input.is_empty() || input.peek(Token![,]) {
+        let tokens = [name.to_token_stream(), equals.to_token_stream()];
+        let tokens: TokenStream = tokens.into_iter().collect();
+        return Err(syn::Error::new_spanned(tokens, format_args!("option `{name}` must have a value; use `{example}`")));
+    }
+    Ok(())
+}
+
+fn parse_allow(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<Ident> {
+    if !input.peek(syn::token::Paren) {
+        return Err(syn::Error::new(name.span(), format_args!("option `{name}` must name what it allows; use `{example}`")));
+    }
+    let content;
+    syn::parenthesized!(content in input);
+    let allowed: TokenStream = content.parse()?;
+    match syn::parse2::<Ident>(allowed.clone()) {
+        Ok(allowed) if allowed == "pool" => Ok(allowed),
+        _ => {
+            let message = format!("option `{name}` must be `{example}`: nothing else can be allowed");
+            let tokens = if allowed.is_empty() { name.to_token_stream() } else { allowed };
+            Err(syn::Error::new_spanned(tokens, message))
+        }
+    }
+}
+
+fn unknown(written: &str) -> String {
+    match nearest(written, KNOWN.iter().map(|(known, _)| *known)) {
+        Some(known) => format!("unknown option `{written}`; use `{known}`"),
+        None => format!("unknown option `{written}`; use one of {}", listed()),
+    }
+}
+
+fn listed() -> String {
+    let names: Vec<String> = KNOWN.iter().map(|(known, _)| format!("`{known}`")).collect();
+    names.join(", ")
+}
+
+/// Goes behind the next comma that is followed by another option.
+fn skip_option(input: ParseStream<'_>) {
+    while !input.is_empty() {
+        let Ok(token) = input.parse::<TokenTree>() else { return };
+        let is_comma = matches!(&token, TokenTree::Punct(punct) if punct.as_char() == ',');
+        let option_follows = input.peek(Ident::peek_any)
+            && (input.peek2(Token![=]) || input.peek2(syn::token::Paren) || input.peek2(Token![,]));
+        if is_comma && option_follows {
+            return;
+        }
+    }
+}

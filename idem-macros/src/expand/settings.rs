@@ -1,0 +1,236 @@
+//! The options after validation. Code generation sees only this.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{Expr, ExprLit, Lit, Type};
+
+use super::duration;
+use super::errors::Errors;
+use super::nearest::nearest;
+use super::options::{Options, Written};
+
+pub(super) struct Settings {
+    /// The path of the runtime, `::idem_runtime` unless renamed.
+    pub(super) runtime: TokenStream,
+    pub(super) scope: Scope,
+    pub(super) key: Key,
+    pub(super) ttl: Duration,
+    pub(super) wait: Option<Duration>,
+    pub(super) replay_failures: bool,
+    pub(super) lease: Option<Duration>,
+    pub(super) isolation: Option<Isolation>,
+    pub(super) fingerprint: Option<Expr>,
+    pub(super) state: Option<Type>,
+}
+
+pub(super) enum Scope {
+    Global,
+    Expression(Expr),
+}
+
+pub(super) enum Key {
+    Header,
+    Optional,
+    Expression(Expr),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Isolation {
+    ReadCommitted,
+    RepeatableRead,
+    Serializable,
+}
+
+/// What the signature says about the function that the options must agree with.
+pub(super) struct Form {
+    /// It takes `&Idempotency` and is called, not routed.
+    pub(super) is_plain_function: bool,
+    /// It takes `op: &mut Operation`.
+    pub(super) is_multi_step: bool,
+}
+
+impl Settings {
+    /// `None` if a required option is missing or wrong, which is reported.
+    pub(super) fn validate(options: Options, form: &Form, whole: &TokenStream, errors: &Errors) -> Option<Self> {
+        let missing = Missing { options: &options, whole, errors };
+        if options.scope.is_none() {
+            missing.report("scope", "whose keys these are; use `scope = tenant.id`, or `scope = global` to share one space");
+        }
+        if options.ttl.is_none() {
+            missing.report("ttl", "how long an outcome is replayed; use `ttl = \"24h\"`");
+        }
+        if form.is_plain_function && options.key.is_none() {
+            missing.report("key", "the key of this call, because a function that takes `&Idempotency` has no header; use `key = message.id`");
+        }
+        check_combinations(&options, form, errors);
+        let ttl = options.ttl.as_ref().and_then(|ttl| read_ttl(ttl, errors));
+        let wait = options.in_flight.as_ref().and_then(|in_flight| read_in_flight(in_flight, errors));
+        let replay_failures = options.failures.as_ref().is_some_and(|failures| read_failures(failures, errors));
+        let lease = options.lease.as_ref().and_then(|lease| read_duration(lease, errors));
+        let isolation = options.isolation.as_ref().and_then(|isolation| read_isolation(isolation, errors));
+        Some(Self {
+            runtime: options.runtime.map_or_else(|| quote!(::idem_runtime), |path| path.value.into_token_stream()),
+            scope: read_scope(options.scope?.value),
+            key: options.key.map_or(Key::Header, |key| read_key(key.value)),
+            ttl: ttl?,
+            wait,
+            replay_failures,
+            lease,
+            isolation,
+            fingerprint: options.fingerprint.map(|fingerprint| fingerprint.value),
+            state: options.state.map(|state| state.value),
+        })
+    }
+}
+
+struct Missing<'a> {
+    options: &'a Options,
+    whole: &'a TokenStream,
+    errors: &'a Errors,
+}
+
+impl Missing<'_> {
+    /// There is no token to stand on but what is written instead, or the attribute itself.
+    fn report(&self, name: &str, meaning: &str) {
+        if self.options.mentions(name) {
+            return;
+        }
+        let message = format!("option `{name}` must say {meaning}");
+        if self.whole.is_empty() {
+            self.errors.push(syn::Error::new(Span::call_site(), message));
+        } else {
+            self.errors.on(self.whole, message);
+        }
+    }
+}
+
+fn check_combinations(options: &Options, form: &Form, errors: &Errors) {
+    if let Some(key) = &options.key {
+        let word = keyword(&key.value).unwrap_or_default();
+        if form.is_plain_function && (word == "header" || word == "optional") {
+            let message = "option `key` must be an expression, because a function that takes `&Idempotency` has no header; use `key = message.id`";
+            errors.on(&key.value, message);
+        } else if form.is_multi_step && word == "optional" {
+            let message = "`key = optional` must go with `tx: &mut Tx`, because the steps of an `Operation` need a key; use `key = header`";
+            errors.on(&key.value, message);
+        }
+    }
+    if form.is_plain_function {
+        if let Some(state) = &options.state {
+            errors.on(&state.name, "option `state` must go with a handler, because a function that takes `&Idempotency` is not routed; remove it");
+        }
+        if let Some(failures) = &options.failures {
+            errors.on(&failures.name, "option `failures` must go with a handler, because the `Err` of a function always releases the key; remove it");
+        }
+    }
+}
+
+fn read_scope(value: Expr) -> Scope {
+    match keyword(&value).as_deref() {
+        Some("global") => Scope::Global,
+        _ => Scope::Expression(value),
+    }
+}
+
+fn read_key(value: Expr) -> Key {
+    match keyword(&value).as_deref() {
+        Some("header") => Key::Header,
+        Some("optional") => Key::Optional,
+        _ => Key::Expression(value),
+    }
+}
+
+/// The one identifier that an expression consists of.
+pub(super) fn keyword(value: &Expr) -> Option<String> {
+    match value {
+        Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// The text of a string literal, or an error that shows one.
+fn read_text(option: &Written<Expr>, example: &str, errors: &Errors) -> Option<String> {
+    if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &option.value {
+        return Some(text.value());
+    }
+    let name = &option.name;
+    errors.on(&option.value, format_args!("option `{name}` must be a string literal; use `{name} = \"{example}\"`"));
+    None
+}
+
+fn read_duration(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
+    let example = if option.name == "ttl" { "24h" } else { "60s" };
+    let text = read_text(option, example, errors)?;
+    match duration::parse(&text) {
+        Ok(duration) => Some(duration),
+        Err(error) => {
+            errors.on(&option.value, format_args!("option `{}` {error}", option.name));
+            None
+        }
+    }
+}
+
+fn read_ttl(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
+    let ttl = read_duration(option, errors)?;
+    if ttl < Duration::from_secs(1) {
+        errors.on(&option.value, "option `ttl` must be at least a second; use a duration such as `24h`");
+        return None;
+    }
+    Some(ttl)
+}
+
+fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
+    let text = read_text(option, "wait 2s", errors)?;
+    let words = text.trim();
+    if words == "reject" {
+        return None;
+    }
+    let Some(wait) = words.strip_prefix("wait").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) else {
+        errors.on(&option.value, format_args!("option `in_flight` must be `\"reject\"` or `\"wait 2s\"`, not `{text}`"));
+        return None;
+    };
+    match duration::parse(wait) {
+        Ok(wait) => Some(wait),
+        Err(error) => {
+            errors.on(&option.value, format_args!("the time to wait {error}"));
+            None
+        }
+    }
+}
+
+fn read_failures(option: &Written<Expr>, errors: &Errors) -> bool {
+    match read_text(option, "replay", errors).as_deref() {
+        Some("release") | None => false,
+        Some("replay") => true,
+        Some(other) => {
+            let message = match nearest(other, ["release", "replay"]) {
+                Some(known) => format!("option `failures` must be `\"release\"` or `\"replay\"`; use `\"{known}\"`"),
+                None => format!("option `failures` must be `\"release\"` or `\"replay\"`, not `{other}`"),
+            };
+            errors.on(&option.value, message);
+            false
+        }
+    }
+}
+
+fn read_isolation(option: &Written<Expr>, errors: &Errors) -> Option<Isolation> {
+    let text = read_text(option, "serializable", errors)?;
+    match text.as_str() {
+        "read committed" => Some(Isolation::ReadCommitted),
+        "repeatable read" => Some(Isolation::RepeatableRead),
+        "serializable" => Some(Isolation::Serializable),
+        other => {
+            let known = ["read committed", "repeatable read", "serializable"];
+            let message = match nearest(other, known) {
+                Some(known) => format!("option `isolation` has no level `{other}`; use `\"{known}\"`"),
+                None => format!(
+                    "option `isolation` must be `\"read committed\"`, `\"repeatable read\"` or `\"serializable\"`, not `{other}`"
+                ),
+            };
+            errors.on(&option.value, message);
+            None
+        }
+    }
+}
