@@ -22,6 +22,7 @@ mod transaction;
 
 pub use builder::Builder;
 pub use error::{Error, NotStorable};
+pub use idem_macros::idempotent;
 pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use scope::{MAX_SCOPE_LENGTH, Scope};

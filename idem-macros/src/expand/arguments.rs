@@ -249,17 +249,24 @@ fn check_extractor(argument: &Argument, errors: &Errors) {
     };
     let shown = types::shown(ty);
     let optional = types::name(ty).is_some_and(|name| name == "Option");
-    let is_optional_primitive = optional && types::type_arguments(ty).first().is_some_and(|inner| types::is_primitive(inner));
+    let is_optional_primitive =
+        optional && types::type_arguments(ty).first().is_some_and(|inner| types::is_primitive(inner));
     let message = match ty {
-        Type::ImplTrait(_) => format!("argument `{name}` must have a named type, because a handler is not generic; use the extractor's own type"),
+        Type::ImplTrait(_) => format!(
+            "argument `{name}` must have a named type, because a handler is not generic; use the extractor's own type"
+        ),
         Type::Reference(_) => {
-            format!("argument `{name}` must be owned, because axum extracts it from the request; use an extractor such as `Json<T>` instead of `{shown}`")
+            format!(
+                "argument `{name}` must be owned, because axum extracts it from the request; use an extractor such as `Json<T>` instead of `{shown}`"
+            )
         }
         Type::Array(_) | Type::FnPtr(_) | Type::Never(_) | Type::Ptr(_) | Type::Slice(_) | Type::TraitObject(_) => {
             format!("argument `{name}` must be an extractor, and `{shown}` is none; use one such as `Json<T>`")
         }
         _ if is_optional_primitive => {
-            format!("argument `{name}` must be an extractor, and `{shown}` is none; use `Query<T>` with a field of that type")
+            format!(
+                "argument `{name}` must be an extractor, and `{shown}` is none; use `Query<T>` with a field of that type"
+            )
         }
         _ if types::is_primitive(ty) => {
             format!("argument `{name}` must be an extractor, and `{shown}` is none; use `Path({name}): Path<{shown}>`")

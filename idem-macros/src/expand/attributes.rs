@@ -6,9 +6,8 @@ use syn::{Attribute, Meta, Type};
 
 use super::errors::Errors;
 
-const ON_THE_HANDLER: &[&str] = &[
-    "doc", "must_use", "deprecated", "cfg", "inline", "debug_handler", "allow", "warn", "deny", "forbid", "expect",
-];
+const ON_THE_HANDLER: &[&str] =
+    &["doc", "must_use", "deprecated", "cfg", "inline", "debug_handler", "allow", "warn", "deny", "forbid", "expect"];
 
 pub(super) struct Attributes {
     /// On the handler that the router gets.

@@ -46,7 +46,8 @@ impl Parse for Function {
         reject_other_items(input)?;
         let signature: Signature = input.parse()?;
         if input.peek(Token![;]) {
-            let message = "`#[idempotent]` must be on a function with a body; put it on a free function that the method calls";
+            let message =
+                "`#[idempotent]` must be on a function with a body; put it on a free function that the method calls";
             return Err(syn::Error::new(signature.ident.span(), message));
         }
         if !input.peek(token::Brace) {
@@ -69,7 +70,10 @@ fn reject_other_items(input: ParseStream<'_>) -> syn::Result<()> {
         return Err(input.error("`#[idempotent]` must be on an `async fn`"));
     };
     let is_constant = word == "const"
-        && !(ahead.peek(Token![async]) || ahead.peek(Token![unsafe]) || ahead.peek(Token![extern]) || ahead.peek(Token![fn]));
+        && !(ahead.peek(Token![async])
+            || ahead.peek(Token![unsafe])
+            || ahead.peek(Token![extern])
+            || ahead.peek(Token![fn]));
     let others = ["struct", "enum", "union", "trait", "impl", "mod", "use", "static", "type", "macro_rules"];
     if is_constant || others.iter().any(|other| word == other) {
         let message = format!("`#[idempotent]` must be on an `async fn`, not on a `{word}`; put it on each handler");

@@ -47,7 +47,8 @@ impl Plan {
         let outers = self.outers();
         let parameters = self.parameters(&outers);
         let output = self.output();
-        let inner = function::written(&self.attributes.inner, &self.function.signature, &self.function.body.to_token_stream());
+        let inner =
+            function::written(&self.attributes.inner, &self.function.signature, &self.function.body.to_token_stream());
         let checks = &self.checks;
         let bindings = self.bindings(&outers);
         let chain = self.chain(&outers);
@@ -258,7 +259,8 @@ impl Plan {
     }
 
     fn idempotency(&self, outers: &[Outer<'_>]) -> Option<Ident> {
-        let mut parameters = self.arguments.parameters.iter().filter(|parameter| !matches!(parameter, Parameter::Unit(_)));
+        let mut parameters =
+            self.arguments.parameters.iter().filter(|parameter| !matches!(parameter, Parameter::Unit(_)));
         let position = parameters.position(|parameter| matches!(parameter, Parameter::Idempotency(_)))?;
         outers.get(position).map(|outer| outer.name.clone())
     }
@@ -373,7 +375,11 @@ pub(super) fn fallback(function: &Function, attributes: &Attributes, drop_body: 
         return quote!(#(#attributes)* #visibility #signature #body);
     }
     let outer_attributes = attributes.outer.iter().filter(|attribute| {
-        attribute.path().segments.last().is_some_and(|segment| segment.ident != "debug_handler" && segment.ident != "must_use")
+        attribute
+            .path()
+            .segments
+            .last()
+            .is_some_and(|segment| segment.ident != "debug_handler" && segment.ident != "must_use")
     });
     let mut inner_signature = signature.clone();
     inner_signature.constness = None;
@@ -391,8 +397,9 @@ pub(super) fn fallback(function: &Function, attributes: &Attributes, drop_body: 
     } else {
         quote!(#visibility async fn #name())
     };
-    let unimplemented = (!matches!(&signature.output, ReturnType::Default) && super::arguments::takes_idempotency(function))
-        .then(|| quote!(::core::unimplemented!()));
+    let unimplemented = (!matches!(&signature.output, ReturnType::Default)
+        && super::arguments::takes_idempotency(function))
+    .then(|| quote!(::core::unimplemented!()));
     quote! {
         #(#outer_attributes)*
         #head {

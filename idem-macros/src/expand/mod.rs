@@ -56,7 +56,8 @@ fn plan(attribute: TokenStream, function: &Function, attributes: &mut Attributes
     };
     let settings = Settings::validate(options, &form, &attribute, errors)?;
     let arguments = arguments?;
-    let has_state_argument = arguments.rest().any(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
+    let has_state_argument =
+        arguments.rest().any(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
     attributes.complete_debug_handler(settings.state.as_ref(), has_state_argument, errors);
     Some(Plan {
         attributes: Attributes { outer: attributes.outer.clone(), inner: attributes.inner.clone() },

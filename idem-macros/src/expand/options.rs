@@ -117,7 +117,12 @@ impl Options {
     }
 }
 
-fn parse_into<T: Parse>(slot: &mut Option<Written<T>>, input: ParseStream<'_>, name: Ident, errors: &Errors) -> syn::Result<()> {
+fn parse_into<T: Parse>(
+    slot: &mut Option<Written<T>>,
+    input: ParseStream<'_>,
+    name: Ident,
+    errors: &Errors,
+) -> syn::Result<()> {
     let value = input.parse()?;
     set(slot, name, value, errors);
     Ok(())
@@ -139,14 +144,20 @@ fn parse_equals(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Res
     if input.is_empty() || input.peek(Token![,]) {
         let tokens = [name.to_token_stream(), equals.to_token_stream()];
         let tokens: TokenStream = tokens.into_iter().collect();
-        return Err(syn::Error::new_spanned(tokens, format_args!("option `{name}` must have a value; use `{example}`")));
+        return Err(syn::Error::new_spanned(
+            tokens,
+            format_args!("option `{name}` must have a value; use `{example}`"),
+        ));
     }
     Ok(())
 }
 
 fn parse_allow(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<Ident> {
     if !input.peek(syn::token::Paren) {
-        return Err(syn::Error::new(name.span(), format_args!("option `{name}` must name what it allows; use `{example}`")));
+        return Err(syn::Error::new(
+            name.span(),
+            format_args!("option `{name}` must name what it allows; use `{example}`"),
+        ));
     }
     let content;
     syn::parenthesized!(content in input);

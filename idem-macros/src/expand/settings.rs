@@ -56,7 +56,10 @@ impl Settings {
     pub(super) fn validate(options: Options, form: &Form, whole: &TokenStream, errors: &Errors) -> Option<Self> {
         let missing = Missing { options: &options, whole, errors };
         if options.scope.is_none() {
-            missing.report("scope", "whose keys these are; use `scope = tenant.id`, or `scope = global` to share one space");
+            missing.report(
+                "scope",
+                "whose keys these are; use `scope = tenant.id`, or `scope = global` to share one space",
+            );
         }
         if options.ttl.is_none() {
             missing.report("ttl", "how long an outcome is replayed; use `ttl = \"24h\"`");
@@ -187,8 +190,10 @@ fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
     if words == "reject" {
         return None;
     }
-    let Some(wait) = words.strip_prefix("wait").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) else {
-        errors.on(&option.value, format_args!("option `in_flight` must be `\"reject\"` or `\"wait 2s\"`, not `{text}`"));
+    let Some(wait) = words.strip_prefix("wait").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+    else {
+        errors
+            .on(&option.value, format_args!("option `in_flight` must be `\"reject\"` or `\"wait 2s\"`, not `{text}`"));
         return None;
     };
     match duration::parse(wait) {

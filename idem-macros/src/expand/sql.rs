@@ -52,7 +52,9 @@ fn statements(sql: &str) -> Vec<Vec<Token>> {
         }
         previous_is_begin = is_begin;
         match statements.last_mut() {
-            Some(statement) if token != Token::Semicolon || atomic_depth > 0 || parentheses > 0 => statement.push(token),
+            Some(statement) if token != Token::Semicolon || atomic_depth > 0 || parentheses > 0 => {
+                statement.push(token)
+            }
             _ => statements.push(Vec::new()),
         }
     }

@@ -65,7 +65,8 @@ fn collect_names(tokens: TokenStream, names: &mut Vec<Ident>) {
 }
 
 const PRIMITIVES: &[&str] = &[
-    "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f32", "f64", "bool", "char",
+    "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f32", "f64", "bool",
+    "char",
 ];
 
 /// A number, `bool` or `char`, which nothing extracts from a request.
