@@ -2,6 +2,7 @@
 //!
 //! - [`Postgres`]: a server from the binaries on this machine, which goes away with the last process that holds it.
 //! - [`TestDatabase`]: a database for each test on a server that all parallel tests share.
+//! - [`proxy`]: counts what passes between a pool and Postgres, and breaks it at the n-th message.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sqlx::Error> {
@@ -16,6 +17,7 @@ compile_error!("`idem-testing` must run on Unix; use the Windows Subsystem for L
 
 mod database;
 mod postgres;
+pub mod proxy;
 
 pub use database::TestDatabase;
 pub use postgres::{Postgres, PostgresOptions, Shutdown};

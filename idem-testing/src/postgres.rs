@@ -178,7 +178,7 @@ fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{parameters}", &url[..authority_end])
 }
 
-fn percent_encode(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),

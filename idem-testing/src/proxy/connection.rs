@@ -1,0 +1,339 @@
+//! Forwarding the messages of one connection, and striking.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::counts::Counts;
+use super::fault::{Action, Direction, Fault, Met, Place};
+use super::message::{Framing, Message};
+use super::session::Session;
+
+/// How long a server may take to complete what it was asked for before a cut.
+const COMPLETION: Duration = Duration::from_secs(10);
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// What the handle and the connections of a proxy share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    upstream: PgConnectOptions,
+    state: Mutex<State>,
+    /// Counts the orders to cut all connections.
+    cuts: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    counts: Counts,
+    answers: u64,
+    armed: Option<Fault>,
+    /// The counts when the fault was injected.
+    since: (Counts, u64),
+    met: Option<Met>,
+    stalled: u32,
+    latency: Duration,
+    recorded: Option<Vec<String>>,
+}
+
+/// What to do with a message.
+struct Verdict {
+    action: Option<Action>,
+    latency: Duration,
+}
+
+impl Shared {
+    pub(super) fn new(upstream: PgConnectOptions) -> Self {
+        Self { upstream, state: Mutex::default(), cuts: watch::Sender::new(0) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn cut_connections(&self) {
+        self.cuts.send_modify(|count| *count += 1);
+    }
+}
+
+impl State {
+    pub(super) fn arm(&mut self, fault: Fault) {
+        self.armed = Some(fault);
+        self.met = None;
+        self.since = (self.counts, self.answers);
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.armed = None;
+    }
+
+    pub(super) fn met(&self) -> Option<Met> {
+        self.met.clone()
+    }
+
+    pub(super) fn is_stalling(&self) -> bool {
+        self.stalled > 0
+    }
+
+    pub(super) fn set_latency(&mut self, latency: Duration) {
+        self.latency = latency;
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn record(&mut self) {
+        self.recorded = Some(Vec::new());
+    }
+
+    pub(super) fn recorded(&self) -> Vec<String> {
+        self.recorded.clone().unwrap_or_default()
+    }
+
+    fn frontend(&mut self, session: &mut Session, message: &Message) -> Verdict {
+        let begins = session.frontend(message, &mut self.counts);
+        if let Some(recorded) = &mut self.recorded {
+            if begins || recorded.is_empty() {
+                recorded.push(String::new());
+            }
+            if let Some(line) = recorded.last_mut() {
+                let messages = line.split(": ").next().unwrap_or_default();
+                *line =
+                    format!("{messages} {}: {}", message.frontend_name(), session.statement).trim_start().to_owned();
+            }
+        }
+        let passed = self.counts - self.since.0;
+        let struck = match self.armed.map(|fault| fault.place) {
+            Some(Place::Frontend(n)) => passed.frontend_messages == n,
+            Some(Place::RoundTrip(n)) => begins && passed.round_trips == n,
+            _ => false,
+        };
+        let action = struck.then(|| self.strike(session, Direction::Frontend, message.frontend_name())).flatten();
+        Verdict { action, latency: if begins { self.latency } else { Duration::ZERO } }
+    }
+
+    fn backend(&mut self, session: &mut Session, message: &Message) -> Verdict {
+        let begins = session.backend(message, &mut self.counts);
+        self.answers += u64::from(begins);
+        let struck = match self.armed.map(|fault| fault.place) {
+            Some(Place::Backend(n)) => self.counts.backend_messages - self.since.0.backend_messages == n,
+            Some(Place::Answer(n)) => begins && self.answers - self.since.1 == n,
+            _ => false,
+        };
+        let action = struck.then(|| self.strike(session, Direction::Backend, message.backend_name())).flatten();
+        Verdict { action, latency: Duration::ZERO }
+    }
+
+    fn strike(&mut self, session: &Session, direction: Direction, message: &'static str) -> Option<Action> {
+        let round_trip = self.counts.round_trips - self.since.0.round_trips;
+        self.met = Some(Met { direction, message, statement: session.statement.clone(), round_trip, failure: None });
+        Some(self.armed.take()?.action)
+    }
+
+    fn failed(&mut self, error: &sqlx::Error) {
+        if let Some(met) = &mut self.met {
+            met.failure = Some(error.to_string());
+        }
+    }
+}
+
+/// Serves one client until either side hangs up or a fault cuts the connection.
+pub(super) async fn serve(mut client: UnixStream, shared: Arc<Shared>) {
+    shared.state().counts.connections += 1;
+    let mut cuts = shared.cuts.subscribe();
+    let mut framing = Framing::of_client();
+    let Ok(startup) = greet(&mut client, &mut framing).await else { return };
+    let Ok((server_reader, server_writer)) = connect(&shared.upstream).await else { return };
+    let (client_reader, client_writer) = client.into_split();
+    let connection = Arc::new(Connected { shared, session: Mutex::default(), muted: AtomicBool::new(false) });
+    let mut directions = JoinSet::new();
+    directions.spawn({
+        let connection = Arc::clone(&connection);
+        async move { connection.forward_frontend(startup, framing, client_reader, server_writer).await }
+    });
+    directions.spawn(async move { connection.forward_backend(server_reader, client_writer).await });
+    directions.spawn(async move { cuts.changed().await.map_err(io::Error::other) });
+    // The others are aborted, and all sockets closed, when the set is dropped.
+    let _ = directions.join_next().await;
+}
+
+/// Declines encryption, which would hide the messages, until the client begins its session.
+async fn greet(client: &mut UnixStream, framing: &mut Framing) -> io::Result<Message> {
+    loop {
+        match framing.next() {
+            Some(message) if message.asks_for_encryption() => client.write_all(b"N").await?,
+            Some(message) => return Ok(message),
+            None if client.read_buf(framing.buffer()).await? == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            None => {}
+        }
+    }
+}
+
+async fn connect(upstream: &PgConnectOptions) -> io::Result<(Reader, Writer)> {
+    let (host, port) = (upstream.get_host(), upstream.get_port());
+    let directory = upstream.get_socket().map(|path| path.display().to_string());
+    match directory.or_else(|| host.starts_with('/').then(|| host.to_owned())) {
+        Some(directory) => {
+            let stream = UnixStream::connect(format!("{directory}/.s.PGSQL.{port}")).await?;
+            let (reader, writer) = stream.into_split();
+            Ok((Box::new(reader), Box::new(writer)))
+        }
+        None => {
+            let stream = TcpStream::connect((host, port)).await?;
+            stream.set_nodelay(true)?;
+            let (reader, writer) = stream.into_split();
+            Ok((Box::new(reader), Box::new(writer)))
+        }
+    }
+}
+
+/// One client's connection to the server.
+struct Connected {
+    shared: Arc<Shared>,
+    session: Mutex<Session>,
+    /// Answers are dropped, and the connection is cut once the server has completed.
+    muted: AtomicBool,
+}
+
+impl Connected {
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn forward_frontend(
+        &self,
+        startup: Message,
+        mut framing: Framing,
+        mut client: OwnedReadHalf,
+        mut server: Writer,
+    ) -> io::Result<()> {
+        let mut outgoing = BytesMut::new();
+        let mut startup = Some(startup);
+        loop {
+            while let Some(message) = startup.take().or_else(|| framing.next()) {
+                let verdict = self.shared.state().frontend(&mut self.session(), &message);
+                if !verdict.latency.is_zero() {
+                    delay(verdict.latency).await;
+                }
+                if verdict.action.is_some() {
+                    server.write_all(&outgoing.split()).await?;
+                }
+                match verdict.action {
+                    Some(Action::Cut) => return Ok(()),
+                    Some(Action::CutAfter) => return self.complete_unheard(server, &message).await,
+                    Some(action) => self.strike(action).await,
+                    None => {}
+                }
+                outgoing.extend_from_slice(&message.bytes);
+            }
+            server.write_all(&outgoing.split()).await?;
+            if client.read_buf(framing.buffer()).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Delivers a last message and gives the other direction time to see the server complete.
+    async fn complete_unheard(&self, mut server: Writer, message: &Message) -> io::Result<()> {
+        self.muted.store(true, Ordering::Release);
+        server.write_all(&message.bytes).await?;
+        if matches!(message.kind, b'Q' | b'S') {
+            tokio::time::sleep(COMPLETION).await;
+        }
+        Ok(())
+    }
+
+    async fn forward_backend(&self, mut server: Reader, mut client: OwnedWriteHalf) -> io::Result<()> {
+        let mut framing = Framing::of_server();
+        let mut outgoing = BytesMut::new();
+        while server.read_buf(framing.buffer()).await? > 0 {
+            while let Some(message) = framing.next() {
+                if self.muted.load(Ordering::Acquire) {
+                    return complete(server, framing, message).await;
+                }
+                let verdict = self.shared.state().backend(&mut self.session(), &message);
+                if verdict.action.is_some() {
+                    client.write_all(&outgoing.split()).await?;
+                }
+                match verdict.action {
+                    Some(Action::Cut) => return complete(server, framing, message).await,
+                    Some(Action::CutAfter) => return client.write_all(&message.bytes).await,
+                    Some(action) => self.strike(action).await,
+                    None => {}
+                }
+                outgoing.extend_from_slice(&message.bytes);
+            }
+            client.write_all(&outgoing.split()).await?;
+        }
+        Ok(())
+    }
+
+    async fn strike(&self, action: Action) {
+        if let Action::Stall(time) = action {
+            let _stalling = Stalling::begin(&self.shared);
+            tokio::time::sleep(time).await;
+        } else if let Err(error) = self.kill_backend().await {
+            self.shared.state().failed(&error);
+        }
+    }
+
+    /// Ends the server's process and waits until it is gone.
+    async fn kill_backend(&self) -> Result<(), sqlx::Error> {
+        let Some(backend) = self.session().backend else { return Ok(()) };
+        let mut side = self.shared.upstream.connect().await?;
+        sqlx::query("SELECT pg_terminate_backend($1)").bind(backend).execute(&mut side).await?;
+        let select = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)";
+        while sqlx::query_scalar(select).bind(backend).fetch_one(&mut side).await? {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        side.close().await
+    }
+}
+
+/// Drops what the server says until it has completed what it was asked for.
+async fn complete(mut server: Reader, mut framing: Framing, mut message: Message) -> io::Result<()> {
+    let completed = async {
+        while message.kind != b'Z' {
+            message = match framing.next() {
+                Some(next) => next,
+                None if server.read_buf(framing.buffer()).await? > 0 => continue,
+                None => return Ok(()),
+            };
+        }
+        Ok(())
+    };
+    tokio::time::timeout(COMPLETION, completed).await.unwrap_or(Ok(()))
+}
+
+/// Counts a message that is held back, also when its connection is cut meanwhile.
+struct Stalling<'a>(&'a Shared);
+
+impl<'a> Stalling<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.state().stalled += 1;
+        Self(shared)
+    }
+}
+
+impl Drop for Stalling<'_> {
+    fn drop(&mut self) {
+        self.0.state().stalled -= 1;
+    }
+}
+
+/// The runtime's timer is exact to a millisecond or two, which is too coarse to add one.
+async fn delay(time: Duration) {
+    let _ = tokio::task::spawn_blocking(move || std::thread::sleep(time)).await;
+}

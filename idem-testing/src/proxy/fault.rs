@@ -1,0 +1,75 @@
+//! Where and how to strike.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A single blow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it strikes.
+    pub place: Place,
+    /// What it does.
+    pub action: Action,
+}
+
+/// A message, counted from 1 since the fault was injected and over all connections of the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The n-th message that a client sends.
+    Frontend(u64),
+    /// The n-th message that the server sends.
+    Backend(u64),
+    /// The first message that a client sends in the n-th round trip.
+    RoundTrip(u64),
+    /// The first message that the server sends in the n-th round trip.
+    Answer(u64),
+}
+
+/// What happens to the message and its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The connection is cut and the message lost. If it is one of the server's, the server first completes what it was asked for,
+    /// so the effect is there and its acknowledgement is not.
+    Cut,
+    /// The message is delivered and the connection cut after it. If it is a client's, the server completes what it was asked for,
+    /// and its answer is lost.
+    CutAfter,
+    /// The message is held back, and delivered late even if its sender hung up meanwhile.
+    Stall(Duration),
+    /// The session's server process is terminated (`pg_terminate_backend`) before the message is delivered.
+    KillBackend,
+}
+
+/// Who sends a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Client to server.
+    Frontend,
+    /// Server to client.
+    Backend,
+}
+
+/// The message that a fault struck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Who sent it.
+    pub direction: Direction,
+    /// The protocol's name for it, such as `Bind` or `ReadyForQuery`.
+    pub message: &'static str,
+    /// The SQL text that it belongs to; `connect` or `ping` if to none.
+    pub statement: String,
+    /// The round trip that it belongs to, counted from 1 since the fault was injected.
+    pub round_trip: u64,
+    /// Why the blow could not be dealt: the role may not terminate the backend, say.
+    pub failure: Option<String>,
+}
+
+impl fmt::Display for Met {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sender = match self.direction {
+            Direction::Frontend => "the client's",
+            Direction::Backend => "the server's",
+        };
+        write!(f, "{sender} {} of `{}`", self.message, self.statement)
+    }
+}
