@@ -1,0 +1,116 @@
+//! One request, one connection: a full pool is a queue and never a deadlock, and what goes back to it is clean.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use idem_runtime::Idempotency;
+use idem_testing::TestDatabase;
+use idem_tests::{App, Then, entry};
+use sqlx::postgres::PgPoolOptions;
+
+async fn with_pool_of(size: u32) -> (TestDatabase, App) {
+    let database = TestDatabase::create().await.expect("a database");
+    App::first(&database).await;
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(size));
+    let app = App::over(pool.clone(), Idempotency::new(pool));
+    (database, app)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn forty_requests_through_one_and_five_connections_10() {
+    for size in [1, 5] {
+        let (_database, app) = with_pool_of(size).await;
+        // Twenty operations, each sent twice.
+        let requests = (0..40).map(|number| {
+            let app = app.clone();
+            tokio::spawn(async move {
+                app.post("/entries", &format!("k{}", number / 2), &entry("each", Then::Sleep(5))).await
+            })
+        });
+        let replies = tokio::time::timeout(Duration::from_secs(20), join_all(requests)).await.expect("no hang");
+        for reply in replies {
+            let reply = reply.expect("no panic");
+            assert!([201, 409].contains(&reply.status), "pool of {size}: {reply:?}");
+        }
+        assert_eq!(app.entries().await, 20);
+        let replays = (0..40).map(|number| {
+            let app = app.clone();
+            tokio::spawn(async move {
+                app.post("/entries", &format!("k{}", number / 2), &entry("each", Then::Sleep(5))).await
+            })
+        });
+        for reply in tokio::time::timeout(Duration::from_secs(20), join_all(replays)).await.expect("no hang") {
+            assert!(reply.expect("no panic").replayed(), "pool of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_exhausted_pool_is_503_and_nothing_runs() {
+    let database = TestDatabase::create().await.expect("a database");
+    App::first(&database).await;
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(1));
+    let builder = Idempotency::builder(pool.clone()).connection_timeout(Duration::from_millis(100));
+    let app = App::over(pool.clone(), builder.retry_after(Duration::from_millis(1_500)).build().expect("settings"));
+    let held = pool.acquire().await.expect("the connection");
+    let started = Instant::now();
+    let reply = app.post("/entries", "k", &entry("never", Then::Created)).await;
+    assert_eq!((reply.status, reply.problem().as_str(), reply.header("retry-after")), (503, "unavailable", "2"));
+    assert!(started.elapsed() < Duration::from_secs(2));
+    drop(held);
+    assert_eq!(app.post("/entries", "k", &entry("never", Then::Created)).await.status, 201);
+    assert_eq!(app.entries().await, 1);
+}
+
+/// After every kind of ending the only connection is outside any transaction, and sqlx knows it.
+#[tokio::test]
+async fn every_ending_gives_a_clean_connection_back_9() {
+    let (_database, app) = with_pool_of(1).await;
+    let endings = || {
+        [
+            Then::Created,
+            Then::Status(402),
+            Then::Status(500),
+            Then::Duplicate,
+            Then::Savepoint,
+            Then::Swallow,
+            Then::Deferred,
+            Then::Escape(201),
+            Then::EscapeAndBegin(201),
+            Then::Escape(402),
+            Then::EscapeAndBegin(402),
+            Then::Escape(500),
+            Then::Stream,
+            Then::Terminate,
+            Then::Panic,
+        ]
+    };
+    for (number, then) in endings().into_iter().enumerate() {
+        let key = format!("k{number}");
+        let sent = tokio::spawn({
+            let app = app.clone();
+            async move { app.post("/entries", &key, &entry("any", then)).await }
+        });
+        let _ = sent.await;
+        let mut connection = tokio::time::timeout(Duration::from_secs(5), app.pool.acquire())
+            .await
+            .expect("no leak")
+            .expect("a connection");
+        assert!(!sqlx::Connection::is_in_transaction(&*connection), "ending {number}");
+        // Two statements outside a transaction have different transaction ids; inside one, the same.
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let id: String = sqlx::query_scalar("SELECT pg_current_xact_id()::text")
+                .fetch_one(&mut *connection)
+                .await
+                .expect("a clean session");
+            ids.push(id);
+        }
+        assert_ne!(ids[0], ids[1], "ending {number}");
+        let claim: Option<String> = sqlx::query_scalar("SELECT nullif(current_setting('idem.claim', true), '')")
+            .fetch_one(&mut *connection)
+            .await
+            .expect("a setting");
+        assert_eq!(claim, None, "ending {number}");
+    }
+}
