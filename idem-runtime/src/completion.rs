@@ -90,12 +90,14 @@ impl Claim {
                 self.resolve(error).await
             }
             failure => {
+                // A handler that goes on after losing a conflict ends in an aborted transaction.
+                let conflict = tx.met_conflict();
                 tx.rollback().await;
                 match failure {
                     Failure::Rival => self.rival().await,
                     Failure::Escaped => Err(Error::Escaped),
-                    Failure::Conflict => Err(self.idempotency.unavailable(error)),
-                    _ => Err(Error::Database(error)),
+                    Failure::Aborted if !conflict => Err(Error::Database(error)),
+                    _ => Err(self.idempotency.unavailable(error)),
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! A handler runs in a task of its own: a client that hangs up must not leave it half done.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -15,7 +14,7 @@ use crate::completion::{Ended, Verdict};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::registry::{Entrance, Ticket, Waiter};
+use crate::registry::{Entrance, News, Ticket, Waiter};
 use crate::response::{self, StoredResponse};
 use crate::statements::{Isolation, Statements};
 use crate::telemetry::Outcome;
@@ -49,8 +48,9 @@ impl Execution {
                     return Err(Error::Mismatch);
                 }
                 Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline).await? {
-                    Some(stored) => return self.replay(&stored),
-                    None => continue,
+                    News::Stored(stored) => return self.replay(&stored),
+                    News::Running => return Err(claim.idempotency.in_flight()),
+                    News::Released => continue,
                 },
             };
             return self.spawn(ticket, deadline, handler).await;
@@ -59,12 +59,15 @@ impl Execution {
 
     async fn wait(
         &self,
-        waiter: Waiter<StoredResponse>,
+        mut waiter: Waiter<StoredResponse>,
         deadline: Option<Instant>,
-    ) -> Result<Option<Arc<StoredResponse>>, Error> {
-        let in_flight = || self.claim.idempotency.in_flight();
-        let deadline = deadline.ok_or_else(in_flight)?;
-        timeout_at(deadline, waiter.ended()).await.map_err(|_| in_flight())
+    ) -> Result<News<StoredResponse>, Error> {
+        match deadline {
+            None => Ok(waiter.looked_up().await),
+            Some(deadline) => {
+                timeout_at(deadline, waiter.ended()).await.map_err(|_| self.claim.idempotency.in_flight())
+            }
+        }
     }
 
     async fn spawn<F>(
@@ -90,7 +93,11 @@ impl Execution {
         F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
     {
         match self.claim.stand(deadline).await? {
-            Standing::InFlight => Err(self.claim.idempotency.in_flight()),
+            Standing::InFlight => {
+                // It runs in another process: the duplicates here need not ask one by one.
+                ticket.inspect(Ticket::run);
+                Err(self.claim.idempotency.in_flight())
+            }
             Standing::Claimed(tx, room) => self.execute(tx, room, ticket, handler).await,
             Standing::Completed(stored) => {
                 let answer = self.replay(&stored);
@@ -113,6 +120,7 @@ impl Execution {
     where
         F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
     {
+        let ticket = ticket.inspect(Ticket::run);
         let (response, verdict) = match AssertUnwindSafe(self.judge(handler(&mut tx))).catch_unwind().await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => {

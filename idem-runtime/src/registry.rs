@@ -19,18 +19,33 @@ pub(crate) struct OperationId {
     pub(crate) key: Arc<str>,
 }
 
-/// How an operation in flight ended, for those who waited: with a stored outcome, or released.
+/// How far an operation in flight has come, for its duplicates.
 #[derive(Debug)]
-pub(crate) enum Ending<T> {
-    Pending,
+enum Progress<T> {
+    /// The database is being asked: it may have completed long ago.
+    LookingUp,
+    /// The handler runs.
+    Running,
+    /// The outcome is stored. (A release drops the sender.)
     Stored(Arc<T>),
+}
+
+/// What a duplicate learns of the operation in flight.
+#[derive(Debug)]
+pub(crate) enum News<T> {
+    /// The handler runs.
+    Running,
+    /// The outcome is stored.
+    Stored(Arc<T>),
+    /// Nothing was stored; the key is free.
+    Released,
 }
 
 #[derive(Debug)]
 struct InFlight<T> {
     fingerprint: Fingerprint,
     since: Instant,
-    ending: watch::Receiver<Ending<T>>,
+    progress: watch::Receiver<Progress<T>>,
 }
 
 /// The operations of this process in flight.
@@ -54,12 +69,12 @@ pub(crate) enum Entrance<T> {
 pub(crate) struct Ticket<T> {
     operations: Arc<Mutex<HashMap<OperationId, InFlight<T>>>>,
     id: OperationId,
-    ending: watch::Sender<Ending<T>>,
+    progress: watch::Sender<Progress<T>>,
 }
 
 /// Waits for an operation of this process to end. Holds no connection.
 #[derive(Debug)]
-pub(crate) struct Waiter<T>(watch::Receiver<Ending<T>>);
+pub(crate) struct Waiter<T>(watch::Receiver<Progress<T>>);
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
@@ -73,21 +88,26 @@ impl<T> Registry<T> {
             Entry::Occupied(entry) if entry.get().since.elapsed() > lease => Entrance::Overdue,
             Entry::Occupied(entry) => {
                 let in_flight = entry.get();
-                Entrance::Occupied { fingerprint: in_flight.fingerprint, waiter: Waiter(in_flight.ending.clone()) }
+                Entrance::Occupied { fingerprint: in_flight.fingerprint, waiter: Waiter(in_flight.progress.clone()) }
             }
             Entry::Vacant(entry) => {
-                let (sender, ending) = watch::channel(Ending::Pending);
-                entry.insert(InFlight { fingerprint, since: Instant::now(), ending });
-                Entrance::Free(Ticket { operations: Arc::clone(&self.operations), id: id.clone(), ending: sender })
+                let (sender, progress) = watch::channel(Progress::LookingUp);
+                entry.insert(InFlight { fingerprint, since: Instant::now(), progress });
+                Entrance::Free(Ticket { operations: Arc::clone(&self.operations), id: id.clone(), progress: sender })
             }
         }
     }
 }
 
 impl<T> Ticket<T> {
+    /// The handler starts: duplicates may be answered so.
+    pub(crate) fn run(&self) {
+        self.progress.send_replace(Progress::Running);
+    }
+
     /// Hands the stored outcome to all who wait.
     pub(crate) fn end(self, stored: T) {
-        self.ending.send_replace(Ending::Stored(Arc::new(stored)));
+        self.progress.send_replace(Progress::Stored(Arc::new(stored)));
     }
 }
 
@@ -98,11 +118,21 @@ impl<T> Drop for Ticket<T> {
 }
 
 impl<T> Waiter<T> {
-    /// The stored outcome, or `None` when the operation was released.
-    pub(crate) async fn ended(mut self) -> Option<Arc<T>> {
-        match self.0.wait_for(|ending| matches!(ending, Ending::Stored(_))).await.as_deref() {
-            Ok(Ending::Stored(stored)) => Some(Arc::clone(stored)),
-            _ => None,
+    /// Waits for the look-up, which takes as long as the database takes to answer.
+    pub(crate) async fn looked_up(&mut self) -> News<T> {
+        self.news(|progress| !matches!(progress, Progress::LookingUp)).await
+    }
+
+    /// Waits for the operation's end.
+    pub(crate) async fn ended(&mut self) -> News<T> {
+        self.news(|progress| matches!(progress, Progress::Stored(_))).await
+    }
+
+    async fn news(&mut self, enough: impl Fn(&Progress<T>) -> bool) -> News<T> {
+        match self.0.wait_for(|progress| enough(progress)).await.as_deref() {
+            Ok(Progress::Stored(stored)) => News::Stored(Arc::clone(stored)),
+            Ok(_) => News::Running,
+            Err(_) => News::Released,
         }
     }
 }
@@ -144,14 +174,16 @@ mod tests {
         let registry = Registry::default();
         let ticket = free(&registry, "a");
         drop(free(&registry, "b"));
-        let waiting = waiter(&registry, "a");
+        let (mut looking, mut waiting) = (waiter(&registry, "a"), waiter(&registry, "a"));
+        ticket.run();
+        assert!(matches!(looking.looked_up().await, News::Running));
         ticket.end(7);
-        assert_eq!(waiting.ended().await.as_deref(), Some(&7));
+        assert!(matches!(waiting.ended().await, News::Stored(stored) if *stored == 7));
 
         let ticket = free(&registry, "a");
-        let waiting = waiter(&registry, "a");
+        let mut waiting = waiter(&registry, "a");
         drop(ticket);
-        assert!(waiting.ended().await.is_none());
+        assert!(matches!(waiting.looked_up().await, News::Released));
         drop(free(&registry, "a"));
     }
 

@@ -42,7 +42,8 @@ impl Idempotency {
             let mut migrator = Migrator::with_migrations(migrations());
             migrator.dangerous_set_table_name(Cow::Owned(format!("{quoted}._idem_migrations")));
             migrator.set_locking(false);
-            migrator.run(&mut *transaction).await?;
+            // `run` takes an `Acquire`, which would make this future not `Send`.
+            migrator.run_direct(None, &mut *transaction, false).await?;
             transaction.commit().await?;
             Ok(())
         }

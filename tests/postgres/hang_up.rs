@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::poll;
 use idem_tests::{App, Then, entry, request};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +25,8 @@ async fn retry(app: &App, key: &str, text: &str) -> u16 {
 async fn abandon<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
-        if let Poll::Ready(_) = poll!(future.as_mut()) {
+        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+        if polled.is_ready() {
             return true;
         }
         tokio::time::sleep(Duration::from_micros(300)).await;

@@ -184,7 +184,8 @@ async fn a_storm_on_one_key_costs_one_connection() {
         async move { app.post("/entries", "k", &entry("held", Then::Wait)).await }
     });
     app.gate.arrival().await;
-    let duplicates = join_all((0..1_000).map(|_| app.post("/entries", "k", &entry("held", Then::Wait)))).await;
+    let body = entry("held", Then::Wait);
+    let duplicates = join_all((0..1_000).map(|_| app.post("/entries", "k", &body))).await;
     assert!(duplicates.iter().all(|reply| reply.status == 409));
     assert_eq!(pool.size(), 1, "duplicates in flight in this process do not touch the database");
     app.gate.open(1);
