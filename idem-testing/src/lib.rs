@@ -15,9 +15,17 @@
 #[cfg(not(unix))]
 compile_error!("`idem-testing` must run on Unix; use the Windows Subsystem for Linux");
 
+mod client;
+mod crash;
 mod database;
+mod external;
+mod lane;
 mod postgres;
 pub mod proxy;
+mod subject;
 
+pub use crash::{CrashMatrix, CrashReport, Strike, Trial, crash_matrix};
 pub use database::TestDatabase;
+pub use external::ExternalCalls;
 pub use postgres::{Postgres, PostgresOptions, Shutdown};
+pub use subject::RequestTemplate;
