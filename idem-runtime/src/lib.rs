@@ -1,9 +1,11 @@
-//! idem
+#![doc = include_str!("../README.md")]
+
 mod builder;
 #[cfg(feature = "axum")]
 mod call;
 mod claim;
 mod completion;
+pub mod contract;
 mod error;
 #[cfg(feature = "axum")]
 mod execution;
