@@ -1,1 +1,31 @@
-//! idem-client
+#![doc = include_str!("../README.md")]
+
+pub mod back_off;
+pub mod classify;
+
+mod attempt;
+mod breaker;
+mod budget;
+mod client;
+mod delivery;
+mod error;
+mod journal;
+mod key;
+mod layer;
+mod limits;
+mod redirect;
+
+pub use breaker::BreakerState;
+pub use budget::BudgetState;
+pub use client::{Builder, Client, RequestBuilder};
+pub use error::{Error, Failure, GaveUp, KeyProblem, Reason, Refusal};
+#[cfg(feature = "postgres")]
+pub use journal::PostgresJournal;
+pub use journal::{FileJournal, Journal, JournalError, Record};
+pub use key::{Canonical, InvalidKey, Key, KeyPart, MAX_KEY_LENGTH};
+pub use layer::{ATTEMPT_HEADER, Attempts, Layer};
+pub use limits::{Limits, Overrides, SettingError};
+pub use redirect::redirect_policy;
+
+#[doc = include_str!("../docs/integrators.md")]
+pub mod integrators {}

@@ -1,0 +1,109 @@
+//! The journal in a Postgres table, for processes without a disk that outlives them.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use sqlx::{PgPool, Row as _};
+
+use super::{Journal, JournalError, Record};
+use crate::key::Key;
+
+const CREATE: &str = "
+    CREATE TABLE IF NOT EXISTS idem_client_journal (
+        key text NOT NULL,
+        target text NOT NULL,
+        operation text NOT NULL,
+        request_hash bytea NOT NULL CHECK (octet_length(request_hash) = 32),
+        begun_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        PRIMARY KEY (key, target)
+    )";
+
+/// The update changes nothing: it makes the row that was there come back, and waits for whoever is writing it.
+const BEGIN: &str = "
+    INSERT INTO idem_client_journal AS journal (key, target, operation, request_hash)
+    VALUES ($1, $2, $3, $4)
+    ON CONFLICT (key, target) DO UPDATE SET begun_at = journal.begun_at
+    RETURNING key, target, operation, request_hash, xmax = 0 AS is_new,
+        (extract(epoch FROM begun_at) * 1000)::bigint AS begun_at_ms";
+
+const STRIKE_OFF: &str = "DELETE FROM idem_client_journal WHERE key = $1 AND target = $2";
+
+const PENDING: &str = "
+    SELECT key, target, operation, request_hash, (extract(epoch FROM begun_at) * 1000)::bigint AS begun_at_ms
+    FROM idem_client_journal ORDER BY begun_at, key, target";
+
+/// A journal in the table `idem_client_journal`, which any number of processes may share.
+///
+/// What other processes are sending right now is among [`pending`](Journal::pending) too: leave alone what was begun
+/// less than a deadline ago. A begun operation costs one round trip and the commit's flush; do not switch
+/// `synchronous_commit` off for this pool, or the record may be lost with the server.
+#[derive(Clone, Debug)]
+pub struct PostgresJournal {
+    pool: PgPool,
+}
+
+impl PostgresJournal {
+    /// A journal in the pool's database. Call [`Self::migrate`] once before using it.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Makes the table if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached or refuses.
+    pub async fn migrate(&self) -> Result<(), JournalError> {
+        // Two processes that create the same table at once would fail one another without the lock.
+        let mut transaction = self.pool.begin().await.map_err(failed)?;
+        let lock = sqlx::query("SELECT pg_advisory_xact_lock(hashtext('idem_client_journal'))");
+        lock.execute(&mut *transaction).await.map_err(failed)?;
+        sqlx::query(CREATE).execute(&mut *transaction).await.map_err(failed)?;
+        transaction.commit().await.map_err(failed)
+    }
+}
+
+#[async_trait]
+impl Journal for PostgresJournal {
+    async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
+        let row = sqlx::query(BEGIN)
+            .bind(record.key.as_str())
+            .bind(&record.target)
+            .bind(&record.operation)
+            .bind(&record.request_hash[..])
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed)?;
+        if row.try_get("is_new").map_err(failed)? { Ok(None) } else { read(&row).map(Some) }
+    }
+
+    async fn strike_off(&self, key: &Key, target: &str) -> Result<(), JournalError> {
+        sqlx::query(STRIKE_OFF).bind(key.as_str()).bind(target).execute(&self.pool).await.map_err(failed)?;
+        Ok(())
+    }
+
+    async fn pending(&self) -> Result<Vec<Record>, JournalError> {
+        let rows = sqlx::query(PENDING).fetch_all(&self.pool).await.map_err(failed)?;
+        rows.iter().map(read).collect()
+    }
+}
+
+fn failed(error: sqlx::Error) -> JournalError {
+    JournalError::new("the journal's database failed").caused_by(error)
+}
+
+fn read(row: &sqlx::postgres::PgRow) -> Result<Record, JournalError> {
+    let damaged = || JournalError::new("a row of `idem_client_journal` is damaged");
+    let operation: String = row.try_get("operation").map_err(failed)?;
+    let key = Key::new(row.try_get::<String, _>("key").map_err(failed)?).map_err(|_| damaged())?;
+    let hash: Vec<u8> = row.try_get("request_hash").map_err(failed)?;
+    let begun_at: i64 = row.try_get("begun_at_ms").map_err(failed)?;
+    Ok(Record {
+        key: key.for_operation(&operation),
+        operation,
+        target: row.try_get("target").map_err(failed)?,
+        request_hash: hash.try_into().map_err(|_| damaged())?,
+        begun_at: SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(begun_at).map_err(|_| damaged())?),
+    })
+}

@@ -1,0 +1,12 @@
+//! The client against a real server on loopback, and against a paused clock.
+
+mod support;
+
+mod breaker;
+mod budget;
+mod integrators;
+mod jitter;
+mod journal;
+mod one_layer;
+mod redirects;
+mod retries;

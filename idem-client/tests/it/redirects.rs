@@ -1,0 +1,91 @@
+//! Redirects: followed when the request survives them, handed to the caller when it would not.
+
+use idem_client::{Attempts, Client, Error, Key};
+
+use crate::support::{Act, Server, answer};
+
+async fn redirecting(status: u16) -> Server {
+    Server::start(move |_, request| match request.path.as_str() {
+        "/old" => Act::Refuse(answer(status).header("location", "/new")),
+        _ => Act::Answer(answer(201)),
+    })
+    .await
+}
+
+async fn post(server: &Server) -> reqwest::Response {
+    let client = Client::builder().build().unwrap();
+    client.post(server.url("/old")).key(Key::of("order", &1)).body("x").send().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_redirect_that_repeats_the_request_keeps_key_and_body() {
+    for status in [307, 308] {
+        let server = redirecting(status).await;
+        let response = post(&server).await;
+        assert_eq!(response.status(), 201);
+        assert_eq!(response.url().path(), "/new");
+        assert_eq!(response.extensions().get(), Some(&Attempts(1)), "a redirect is no attempt");
+        let seen = server.seen();
+        assert_eq!(seen.len(), 2);
+        assert_eq!((seen[1].method.as_str(), seen[1].path.as_str(), seen[1].body.as_str()), ("POST", "/new", "x"));
+        assert_eq!(seen[0].key(), seen[1].key());
+        assert!(seen[1].key().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_that_would_turn_the_post_into_a_get_is_not_followed() {
+    for status in [301, 302] {
+        let server = redirecting(status).await;
+        let response = post(&server).await;
+        assert_eq!((response.status().as_u16(), response.headers()["location"].as_bytes()), (status, &b"/new"[..]));
+        assert_eq!(server.seen().len(), 1);
+        // A GET stays a GET.
+        let client = Client::builder().build().unwrap();
+        assert_eq!(client.get(server.url("/old")).send().await.unwrap().status(), 201);
+    }
+}
+
+#[tokio::test]
+async fn see_other_is_fetched() {
+    let server = redirecting(303).await;
+    assert_eq!(post(&server).await.status(), 201);
+    let seen = server.seen();
+    assert_eq!((seen[1].method.as_str(), seen[1].body.as_str()), ("GET", ""));
+}
+
+#[tokio::test]
+async fn an_answer_lost_behind_a_redirect_starts_from_the_beginning() {
+    let server = Server::start(|number, request| match (request.path.as_str(), number) {
+        ("/old", _) => Act::Refuse(answer(307).header("location", "/new")),
+        (_, 1) => Act::DropAfter,
+        _ => Act::Answer(answer(201)),
+    })
+    .await;
+    assert_eq!(post(&server).await.status(), 201);
+    let paths: Vec<_> = server.seen().into_iter().map(|request| request.path).collect();
+    assert_eq!(paths, ["/old", "/new", "/old", "/new"]);
+    assert_eq!(server.effects(), [Key::of("order", &1).as_str()]);
+}
+
+#[tokio::test]
+async fn redirects_in_a_circle_end() {
+    let server = Server::script([Act::Refuse(answer(307).header("location", "/old"))]).await;
+    let client = Client::builder().build().unwrap();
+    let sent = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap_err();
+    let gave_up = sent.gave_up().unwrap();
+    assert!(gave_up.may_have_happened(), "the host that was reached last is not known to have refused");
+    assert_eq!(gave_up.attempts(), 1, "another attempt would go the same way");
+    assert_eq!(server.seen().len(), 11);
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_reached_behind_a_redirect_proves_nothing() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = format!("http://{}/", unused.local_addr().unwrap());
+    drop(unused);
+    let server = Server::start(move |_, _| Act::Answer(answer(303).header("location", nowhere.clone()))).await;
+    let client = Client::builder().build().unwrap();
+    let error: Error = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap_err();
+    assert!(error.gave_up().unwrap().may_have_happened(), "{error}");
+}
