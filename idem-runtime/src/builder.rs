@@ -36,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) shutdown_limit: Duration,
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_batch: u32,
+    pub(crate) prepared_statements: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +55,7 @@ impl Default for Settings {
             shutdown_limit: Duration::from_secs(30),
             sweep_interval: Duration::from_secs(10),
             sweep_batch: 1_000,
+            prepared_statements: true,
         }
     }
 }
@@ -160,6 +162,18 @@ impl Builder {
     #[must_use]
     pub fn sweep_batch(mut self, rows: u32) -> Self {
         self.settings.sweep_batch = rows;
+        self
+    }
+
+    /// Whether statements are prepared once a connection and kept. Default `true`.
+    ///
+    /// Switch it off behind a pooler in transaction mode that does not know prepared statements (PgBouncer before 1.21, or
+    /// with `max_prepared_statements = 0`): a named statement would be left in a session that the next transaction does not
+    /// get. It costs a round trip more for each request. The handler's own queries need `.persistent(false)` there, as in
+    /// every sqlx application, and migrations a direct connection.
+    #[must_use]
+    pub fn prepared_statements(mut self, prepared: bool) -> Self {
+        self.settings.prepared_statements = prepared;
         self
     }
 

@@ -80,6 +80,7 @@ impl Claim {
         let row = {
             let statements = self.idempotency.statements();
             let look_up = sqlx::query(statements.look_up.clone()).bind(&*self.id.scope).bind(&*self.id.key);
+            let look_up = look_up.persistent(self.idempotency.settings().prepared_statements);
             (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?
         };
         let found = Found::read(&row).map_err(Error::Database)?;

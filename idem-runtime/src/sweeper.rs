@@ -54,7 +54,9 @@ impl Idempotency {
 
     async fn sweep_batch(&self) -> Result<u64, Error> {
         let mut connection = self.connection().await?;
-        let batch = sqlx::query(self.statements().sweep.clone()).bind(i64::from(self.settings().sweep_batch));
+        let batch = sqlx::query(self.statements().sweep.clone())
+            .bind(i64::from(self.settings().sweep_batch))
+            .persistent(self.settings().prepared_statements);
         let swept = batch.execute(&mut *connection).await.map_err(Error::Database)?.rows_affected();
         #[cfg(feature = "metrics")]
         metrics::counter!("idem_swept_total").increment(swept);

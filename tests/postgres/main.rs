@@ -5,6 +5,7 @@ mod environment;
 mod faults;
 mod hang_up;
 mod outcomes;
+mod pooler;
 mod pools;
 mod processes;
 mod races;

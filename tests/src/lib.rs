@@ -145,10 +145,13 @@ async fn perform(tx: &mut Tx, gate: &Gate, entry: Entry) -> Result<Response, Res
     let internal = |error: sqlx::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     let id: i64 = sqlx::query_scalar("INSERT INTO entries (text) VALUES ($1) RETURNING id")
         .bind(&entry.text)
+        // As every query behind a pooler in transaction mode must be.
+        .persistent(false)
         .fetch_one(&mut *tx)
         .await
         .map_err(internal)?;
-    let duplicate = || sqlx::query("INSERT INTO entries (id, text) VALUES ($1, 'duplicate')").bind(id);
+    let duplicate =
+        || sqlx::query("INSERT INTO entries (id, text) VALUES ($1, 'duplicate')").bind(id).persistent(false);
     match entry.then {
         Then::Created => {}
         Then::Wait => gate.pass().await,
@@ -194,6 +197,8 @@ async fn perform(tx: &mut Tx, gate: &Gate, entry: Entry) -> Result<Response, Res
     }
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM entries WHERE text = $1")
         .bind(&entry.text)
+        // As every query behind a pooler in transaction mode must be.
+        .persistent(false)
         .fetch_one(&mut *tx)
         .await
         .unwrap_or(-1);
@@ -348,6 +353,8 @@ impl App {
     /// The application over a database that has its tables already.
     #[must_use]
     pub fn over(pool: PgPool, idempotency: Idempotency) -> Self {
+        // A failing test shows what the runtime logged.
+        let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer().try_init();
         let gate = Arc::new(Gate::new());
         let state = AppState { idempotency: idempotency.clone(), gate: Arc::clone(&gate) };
         let routes = Router::new()
@@ -472,6 +479,12 @@ impl Reply {
         let problem = self.json();
         assert_eq!(problem["status"], self.status, "{problem}");
         problem["type"].as_str().and_then(|url| url.split('#').next_back()).unwrap_or_default().to_owned()
+    }
+
+    /// Whether this is the contract's problem of that name.
+    #[must_use]
+    pub fn problem_is(&self, name: &str) -> bool {
+        self.header("content-type") == "application/problem+json" && self.problem() == name
     }
 
     /// Asserts that this answers like `first`, apart from what belongs to one client or says that it is a replay.
