@@ -6,6 +6,8 @@ pub use std::boxed::Box;
 pub use axum::response::{IntoResponse, Response};
 
 #[cfg(feature = "axum")]
+pub use crate::check;
+#[cfg(feature = "axum")]
 pub use crate::call::{Call, Request};
 #[cfg(feature = "axum")]
 pub use crate::fingerprint::Fingerprinted;

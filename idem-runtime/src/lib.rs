@@ -2,6 +2,8 @@
 
 mod builder;
 #[cfg(feature = "axum")]
+pub(crate) mod check;
+#[cfg(feature = "axum")]
 mod call;
 mod claim;
 mod completion;

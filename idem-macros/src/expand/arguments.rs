@@ -113,8 +113,8 @@ impl Arguments {
     }
 
     fn check_count(&self, errors: &Errors) {
-        let unconditional = self.rest().filter(|argument| argument.conditions.is_empty());
-        if let Some(extra) = unconditional.skip(MOST_EXTRACTORS).next() {
+        let mut unconditional = self.rest().filter(|argument| argument.conditions.is_empty());
+        if let Some(extra) = unconditional.nth(MOST_EXTRACTORS) {
             let message = format!(
                 "a handler must have at most {MOST_EXTRACTORS} extractors; use a tuple such as `(a, b): (A, B)` for some of them"
             );

@@ -2,9 +2,13 @@
 //! Lint levels on the handler hold for what is nested in it, so they need not be repeated (and `expect` must not be).
 
 use quote::ToTokens;
-use syn::{Attribute, Meta, Type};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Meta, Path, Token};
 
+use super::arguments::Arguments;
 use super::errors::Errors;
+use super::settings::Settings;
+use super::types;
 
 const ON_THE_HANDLER: &[&str] =
     &["doc", "must_use", "deprecated", "cfg", "inline", "debug_handler", "allow", "warn", "deny", "forbid", "expect"];
@@ -36,25 +40,32 @@ impl Attributes {
         sorted
     }
 
-    /// Gives `#[debug_handler]` the state type, without which its checks fail on the claim.
-    pub(super) fn complete_debug_handler(&mut self, state: Option<&Type>, has_state_argument: bool, errors: &Errors) {
-        for attribute in &mut self.outer {
-            let Meta::Path(path) = &attribute.meta else { continue };
-            if name(attribute) != "debug_handler" || has_state_argument && state.is_none() {
-                continue;
-            }
-            match state {
-                Some(state) => attribute.meta = syn::parse_quote!(#path(state = #state)),
-                None => {
-                    let shown = path.to_token_stream().to_string().replace(' ', "");
-                    let message = format!(
-                        "`#[{shown}]` must know the state that holds the `Idempotency`; use `#[{shown}(state = AppState)]` with your state's type"
-                    );
-                    errors.on(path, message);
+    /// With the state type given to `#[debug_handler]`, whose checks would fail on the claim without it.
+    pub(super) fn with_state(&self, settings: &Settings, arguments: &Arguments, errors: &Errors) -> Self {
+        let takes_state =
+            arguments.rest().any(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
+        let complete = |attribute: &Attribute| {
+            let mut attribute = attribute.clone();
+            if let Meta::Path(path) = &attribute.meta
+                && name(&attribute) == "debug_handler"
+            {
+                match &settings.state {
+                    Some(state) => attribute.meta = syn::parse_quote!(#path(state = #state)),
+                    None if takes_state => {}
+                    None => errors.on(path, missing_state(path)),
                 }
             }
-        }
+            attribute
+        };
+        Self { outer: self.outer.iter().map(complete).collect(), inner: self.inner.clone() }
     }
+}
+
+fn missing_state(debug_handler: &Path) -> String {
+    let shown = debug_handler.to_token_stream().to_string().replace(' ', "");
+    format!(
+        "`#[{shown}]` must know the state that holds the `Idempotency`; use `#[{shown}(state = AppState)]` with your state's type"
+    )
 }
 
 fn name(attribute: &Attribute) -> String {
@@ -70,8 +81,7 @@ fn is_utoipa(attribute: &Attribute) -> bool {
 
 /// A `cfg_attr` moves as a whole, so only one that holds nothing but attributes of the handler goes there.
 fn is_for_the_handler(attribute: &Attribute) -> bool {
-    use syn::punctuated::Punctuated;
-    let parser = Punctuated::<Meta, syn::Token![,]>::parse_terminated;
+    let parser = Punctuated::<Meta, Token![,]>::parse_terminated;
     let Ok(parts) = attribute.parse_args_with(parser) else { return false };
     parts.len() > 1
         && parts.iter().skip(1).all(|part| {

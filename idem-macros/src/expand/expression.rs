@@ -9,6 +9,11 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, Lit, Pat};
 
+use super::arguments::Arguments;
+use super::errors::Errors;
+use super::nearest::nearest;
+use super::settings::{Key, Scope, Settings};
+
 /// Every name that occurs in the tokens, also as an inline argument of a format string.
 pub(super) fn names(tokens: TokenStream) -> HashSet<String> {
     let mut names = HashSet::new();
@@ -120,4 +125,135 @@ fn binds_tightly(expression: &Expr) -> bool {
             | Expr::Unary(_)
             | Expr::Block(_)
     )
+}
+
+/// What a function offers to the expressions of its options.
+struct Names {
+    /// Bound by the arguments that may be used.
+    available: Vec<String>,
+    /// `tx` or `op`, which does not exist yet.
+    unit: Option<String>,
+}
+
+/// Reports what is wrong with the expressions of `scope`, `key` and `fingerprint`.
+pub(super) fn check(settings: &Settings, arguments: &Arguments, errors: &Errors) {
+    let bound = arguments.outer().flat_map(|argument| bound(&argument.pattern));
+    let names = Names {
+        available: bound.map(|name| name.unraw().to_string()).collect(),
+        unit: arguments.unit_name().map(ToOwned::to_owned),
+    };
+    if let Scope::Expression(scope) = &settings.scope {
+        check_names("scope", scope, &names, errors);
+        check_scope(scope, arguments.is_plain_function(), errors);
+    }
+    if let Key::Expression(key) = &settings.key {
+        check_names("key", key, &names, errors);
+    }
+    if let Some(fingerprint) = &settings.fingerprint {
+        check_names("fingerprint", fingerprint, &names, errors);
+    }
+}
+
+fn check_scope(scope: &Expr, is_plain_function: bool, errors: &Errors) {
+    if is_empty_text(scope) {
+        errors.on(scope, "option `scope` must not be empty; use `scope = global` to share one space");
+    } else if !is_plain_function && is_constant(scope) {
+        let message = "option `scope` must depend on who sends the request; use `scope = tenant.id`, or `scope = global` to share one space";
+        errors.on(scope, message);
+    }
+}
+
+/// Reports the values in `expression` that are no argument. Only what must be a value in lower case counts: functions,
+/// paths and constants are the application's.
+fn check_names(option: &str, expression: &Expr, names: &Names, errors: &Errors) {
+    let mut roots = Vec::new();
+    collect_roots(expression, &mut roots);
+    for root in roots {
+        let text = root.unraw().to_string();
+        let is_value = text.starts_with(|c: char| c.is_lowercase() || c == '_');
+        if !is_value || text == "self" || names.available.contains(&text) {
+            continue;
+        }
+        errors.on(&root, unknown_name(option, &text, names));
+    }
+}
+
+fn unknown_name(option: &str, text: &str, names: &Names) -> String {
+    if names.unit.as_deref() == Some(text) {
+        return format!("`{text}` does not exist yet when `{option}` is evaluated; use the other arguments");
+    }
+    let available = names.available.iter().map(String::as_str);
+    match (nearest(text, available.clone()), names.available.as_slice()) {
+        (Some(near), _) => format!("`{text}` is no argument of the function; use `{near}`"),
+        (None, []) => {
+            format!("`{text}` is no argument of the function, and there is none that `{option}` could use; add one")
+        }
+        (None, [one]) => format!("`{text}` is no argument of the function; use `{one}`"),
+        (None, several) => {
+            let listed: Vec<String> = several.iter().map(|name| format!("`{name}`")).collect();
+            format!("`{text}` is no argument of the function; use one of {}", listed.join(", "))
+        }
+    }
+}
+
+/// The names that values start from: `tenant` of `tenant.owner().id`. A name given to a call may be a function, so
+/// it is left to the compiler; so are closures and blocks, which have names of their own.
+fn collect_roots(expression: &Expr, roots: &mut Vec<Ident>) {
+    match expression {
+        Expr::Path(path) if path.qself.is_none() => roots.extend(path.path.get_ident().cloned()),
+        Expr::Field(field) => collect_roots(&field.base, roots),
+        Expr::MethodCall(call) => {
+            collect_roots(&call.receiver, roots);
+            collect_roots_of_arguments(&call.args, roots);
+        }
+        Expr::Call(call) => collect_roots_of_arguments(&call.args, roots),
+        Expr::Reference(reference) => collect_roots(&reference.expr, roots),
+        Expr::Unary(unary) => collect_roots(&unary.expr, roots),
+        Expr::Paren(paren) => collect_roots(&paren.expr, roots),
+        Expr::Group(group) => collect_roots(&group.expr, roots),
+        Expr::Cast(cast) => collect_roots(&cast.expr, roots),
+        Expr::Try(attempt) => collect_roots(&attempt.expr, roots),
+        Expr::Index(index) => collect_roots(&index.expr, roots),
+        Expr::Tuple(tuple) => tuple.elems.iter().for_each(|element| collect_roots(element, roots)),
+        Expr::Binary(binary) => {
+            collect_roots(&binary.left, roots);
+            collect_roots(&binary.right, roots);
+        }
+        _ => {}
+    }
+}
+
+fn collect_roots_of_arguments<'a>(arguments: impl IntoIterator<Item = &'a Expr>, roots: &mut Vec<Ident>) {
+    arguments
+        .into_iter()
+        .filter(|argument| !matches!(argument, Expr::Path(_)))
+        .for_each(|argument| collect_roots(argument, roots));
+}
+
+/// Whether the expression is the same for every request: literals, constants and what is made of nothing else.
+fn is_constant(expression: &Expr) -> bool {
+    match expression {
+        Expr::Lit(_) => true,
+        Expr::Path(path) => {
+            path.path.segments.last().is_some_and(|last| is_constant_name(&last.ident.unraw().to_string()))
+        }
+        Expr::Paren(paren) => is_constant(&paren.expr),
+        Expr::Group(group) => is_constant(&group.expr),
+        Expr::Reference(reference) => is_constant(&reference.expr),
+        Expr::Unary(unary) => is_constant(&unary.expr),
+        Expr::Cast(cast) => is_constant(&cast.expr),
+        Expr::Binary(binary) => is_constant(&binary.left) && is_constant(&binary.right),
+        Expr::Tuple(tuple) => tuple.elems.iter().all(is_constant),
+        Expr::MethodCall(call) => is_constant(&call.receiver) && call.args.iter().all(is_constant),
+        _ => false,
+    }
+}
+
+fn is_constant_name(name: &str) -> bool {
+    name.chars().any(char::is_uppercase) && !name.chars().any(char::is_lowercase)
+}
+
+/// Whether the expression is an empty string.
+fn is_empty_text(expression: &Expr) -> bool {
+    matches!(expression, Expr::Lit(literal) if matches!(&literal.lit, Lit::Str(text) if text.value().is_empty()))
 }

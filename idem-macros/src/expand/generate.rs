@@ -5,20 +5,29 @@ use std::time::Duration;
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, FnArg, Meta, ReturnType};
+use syn::{Attribute, Expr, Meta, ReturnType};
 
 use super::arguments::{Argument, Arguments, Parameter, Unit};
 use super::attributes::Attributes;
+use super::checks;
 use super::expression;
 use super::function::{self, Function};
 use super::settings::{Isolation, Key, Scope, Settings};
 
-pub(super) struct Plan {
-    pub(super) attributes: Attributes,
-    pub(super) function: Function,
-    pub(super) arguments: Arguments,
-    pub(super) settings: Settings,
-    pub(super) checks: TokenStream,
+pub(super) fn generate(
+    function: &Function,
+    attributes: &Attributes,
+    arguments: &Arguments,
+    settings: &Settings,
+) -> TokenStream {
+    Plan { function, attributes, arguments, settings }.generate()
+}
+
+struct Plan<'a> {
+    function: &'a Function,
+    attributes: &'a Attributes,
+    arguments: &'a Arguments,
+    settings: &'a Settings,
 }
 
 /// The place of an argument in the generated function.
@@ -39,8 +48,8 @@ enum Place {
     LastUnless(usize),
 }
 
-impl Plan {
-    pub(super) fn generate(&self) -> TokenStream {
+impl Plan<'_> {
+    fn generate(&self) -> TokenStream {
         let outer_attributes = &self.attributes.outer;
         let visibility = &self.function.visibility;
         let name = &self.function.signature.ident;
@@ -49,7 +58,7 @@ impl Plan {
         let output = self.output();
         let inner =
             function::written(&self.attributes.inner, &self.function.signature, &self.function.body.to_token_stream());
-        let checks = &self.checks;
+        let checks = checks::of_types(self.arguments, self.settings);
         let bindings = self.bindings(&outers);
         let chain = self.chain(&outers);
         quote! {
@@ -364,64 +373,4 @@ fn grouped(number: u64) -> TokenStream {
         text.push(digit);
     }
     text.parse::<TokenStream>().unwrap_or_else(|_| Literal::u64_unsuffixed(number).to_token_stream())
-}
-
-/// For a function that is wrong: something of its name that the rest of the program compiles with, and the user's
-/// function inside for the compiler to look at, so that one mistake gives one error.
-pub(super) fn fallback(function: &Function, attributes: &Attributes, drop_body: bool) -> TokenStream {
-    let Function { visibility, signature, body, .. } = function;
-    if function.has_receiver() {
-        let attributes = attributes.outer.iter().chain(&attributes.inner);
-        return quote!(#(#attributes)* #visibility #signature #body);
-    }
-    let outer_attributes = attributes.outer.iter().filter(|attribute| {
-        attribute
-            .path()
-            .segments
-            .last()
-            .is_some_and(|segment| segment.ident != "debug_handler" && segment.ident != "must_use")
-    });
-    let mut inner_signature = signature.clone();
-    inner_signature.constness = None;
-    inner_signature.safety = syn::Safety::Default;
-    inner_signature.abi = None;
-    inner_signature.variadic = None;
-    inner_signature.asyncness = Some(signature.asyncness.unwrap_or_default());
-    let body = if drop_body { quote!({ ::core::unimplemented!() }) } else { body.to_token_stream() };
-    let inner = function::written(&attributes.inner, &inner_signature, &body);
-    let name = &signature.ident;
-    let head = if name == "main" {
-        quote!(#visibility fn #name())
-    } else if super::arguments::takes_idempotency(function) {
-        caller_signature(function)
-    } else {
-        quote!(#visibility async fn #name())
-    };
-    let unimplemented = (!matches!(&signature.output, ReturnType::Default)
-        && super::arguments::takes_idempotency(function))
-    .then(|| quote!(::core::unimplemented!()));
-    quote! {
-        #(#outer_attributes)*
-        #head {
-            #[allow(dead_code, unused_variables)]
-            #inner
-            #unimplemented
-        }
-    }
-}
-
-/// What the callers of a plain function see: its signature without `tx` and `op`.
-fn caller_signature(function: &Function) -> TokenStream {
-    let Function { visibility, signature, .. } = function;
-    let (name, generics, output) = (&signature.ident, &signature.generics, &signature.output);
-    let where_clause = &generics.where_clause;
-    let inputs = signature.inputs.iter().filter_map(|input| match input {
-        FnArg::Typed(argument) if !super::arguments::is_unit(&argument.ty) => {
-            let conditions = argument.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-            let ty = &argument.ty;
-            Some(quote!(#(#conditions)* _: #ty))
-        }
-        _ => None,
-    });
-    quote!(#visibility async fn #name #generics(#(#inputs),*) #output #where_clause)
 }

@@ -5,9 +5,12 @@
 
 mod arguments;
 mod attributes;
+mod body;
+mod checks;
 mod duration;
 mod errors;
 mod expression;
+mod fallback;
 mod function;
 mod generate;
 mod nearest;
@@ -23,7 +26,6 @@ use arguments::{Arguments, Unit};
 use attributes::Attributes;
 use errors::Errors;
 use function::Function;
-use generate::Plan;
 use options::Options;
 use settings::{Form, Settings};
 
@@ -35,35 +37,46 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
         tokens.extend(item);
         return tokens;
     };
-    let mut attributes = Attributes::sort(function.attributes.clone(), &errors);
-    let plan = plan(attribute, &function, &mut attributes, &errors);
-    let fine = errors.is_empty();
+    let mut expansion = Expansion { function: &function, drop_body: false, errors: &errors };
+    let attributes = Attributes::sort(function.attributes.clone(), &errors);
+    let generated = expansion.expand(attribute, &attributes);
+    let drop_body = expansion.drop_body;
+    let is_valid = errors.is_empty();
     let mut tokens = errors.into_tokens();
-    match plan {
-        Some(plan) if fine => tokens.extend(plan.generate()),
-        _ => tokens.extend(generate::fallback(&function, &attributes, false)),
+    match generated {
+        Some(generated) if is_valid => tokens.extend(generated),
+        _ => tokens.extend(fallback::fallback(&function, &attributes, drop_body)),
     }
     tokens
 }
 
-fn plan(attribute: TokenStream, function: &Function, attributes: &mut Attributes, errors: &Errors) -> Option<Plan> {
-    signature::check(&function.signature, errors);
-    let options = Options::parse(attribute.clone(), errors);
-    let arguments = Arguments::read(function, options.allow.is_some() || options.mentions("allow"), errors);
-    let form = Form {
-        is_plain_function: arguments::takes_idempotency(function),
-        is_multi_step: arguments.as_ref().is_some_and(|arguments| arguments.unit == Unit::Operation),
-    };
-    let settings = Settings::validate(options, &form, &attribute, errors)?;
-    let arguments = arguments?;
-    let has_state_argument =
-        arguments.rest().any(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
-    attributes.complete_debug_handler(settings.state.as_ref(), has_state_argument, errors);
-    Some(Plan {
-        attributes: Attributes { outer: attributes.outer.clone(), inner: attributes.inner.clone() },
-        function: function.clone(),
-        arguments,
-        settings,
-        checks: TokenStream::new(),
-    })
+struct Expansion<'a> {
+    function: &'a Function,
+    /// The body makes an error that is already reported.
+    drop_body: bool,
+    errors: &'a Errors,
+}
+
+impl Expansion<'_> {
+    /// `None` if there is too little to generate from; whether there was a mistake, only the errors tell.
+    fn expand(&mut self, attribute: TokenStream, attributes: &Attributes) -> Option<TokenStream> {
+        let (function, errors) = (self.function, self.errors);
+        signature::check(&function.signature, errors);
+        let options = Options::parse(attribute.clone(), errors);
+        let arguments = Arguments::read(function, options.mentions("allow"), errors);
+        let form = Form {
+            is_plain_function: arguments::takes_idempotency(function),
+            is_multi_step: arguments.as_ref().is_some_and(|arguments| arguments.unit == Unit::Operation),
+        };
+        checks::of_result(&function.signature, form.is_plain_function, errors);
+        if let Some(arguments) = &arguments {
+            self.drop_body = body::check(&function.body, arguments, errors);
+            checks::of_order(arguments, errors);
+        }
+        let settings = Settings::validate(options, &form, &attribute, errors)?;
+        let arguments = arguments?;
+        expression::check(&settings, &arguments, errors);
+        let attributes = attributes.with_state(&settings, &arguments, errors);
+        Some(generate::generate(function, &attributes, &arguments, &settings))
+    }
 }

@@ -14,13 +14,9 @@ pub(super) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'
 fn distance(left: &str, right: &str) -> usize {
     let left: Vec<char> = left.to_lowercase().chars().collect();
     let right: Vec<char> = right.to_lowercase().chars().collect();
-    let mut rows = vec![vec![0; right.len() + 1]; left.len() + 1];
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
-    }
-    for j in 0..=right.len() {
-        rows[0][j] = j;
-    }
+    let cell = |i, j| if i == 0 { j } else if j == 0 { i } else { 0 };
+    let mut rows: Vec<Vec<usize>> =
+        (0..=left.len()).map(|i| (0..=right.len()).map(|j| cell(i, j)).collect()).collect();
     for i in 1..=left.len() {
         for j in 1..=right.len() {
             let replaced = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);

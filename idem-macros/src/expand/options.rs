@@ -44,8 +44,8 @@ pub(super) struct Options {
     pub(super) state: Option<Written<Type>>,
     pub(super) allow: Option<Written<Ident>>,
     pub(super) runtime: Option<Written<Path>>,
-    /// The names of options that were there but could not be read: they are not missing too.
-    misread: Vec<String>,
+    /// The names of all options that were there, read or not: what could not be read is not missing too.
+    mentioned: Vec<String>,
 }
 
 impl Options {
@@ -69,7 +69,7 @@ impl Options {
 
     /// Whether an option of this name was written, even if it could not be read.
     pub(super) fn mentions(&self, name: &str) -> bool {
-        self.misread.iter().any(|misread| misread == name)
+        self.mentioned.iter().any(|mentioned| mentioned == name)
     }
 
     fn parse_option(&mut self, input: ParseStream<'_>, errors: &Errors) -> syn::Result<()> {
@@ -81,7 +81,7 @@ impl Options {
         let Some((_, example)) = KNOWN.iter().find(|(known, _)| *known == text) else {
             return Err(syn::Error::new(name.span(), unknown(&text)));
         };
-        self.misread.push(text.clone());
+        self.mentioned.push(text.clone());
         if text == "allow" {
             let value = parse_allow(input, &name, example)?;
             set(&mut self.allow, name, value, errors);
@@ -89,7 +89,6 @@ impl Options {
             parse_equals(input, &name, example)?;
             self.parse_value(input, name, &text, errors)?;
         }
-        self.misread.pop();
         if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
             return Err(input.error("expected `,` before the next option"));
         }

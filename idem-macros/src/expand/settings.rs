@@ -23,6 +23,7 @@ pub(super) struct Settings {
     pub(super) isolation: Option<Isolation>,
     pub(super) fingerprint: Option<Expr>,
     pub(super) state: Option<Type>,
+    pub(super) allow_pool: bool,
 }
 
 pub(super) enum Scope {
@@ -84,6 +85,7 @@ impl Settings {
             isolation,
             fingerprint: options.fingerprint.map(|fingerprint| fingerprint.value),
             state: options.state.map(|state| state.value),
+            allow_pool: options.allow.is_some(),
         })
     }
 }

@@ -1,0 +1,156 @@
+//! What the expansion of `#[idempotent]` calls only for the error it gives if it does not compile. Nothing here does
+//! anything when it runs, and nothing of it does run.
+
+use std::marker::PhantomData;
+
+use axum::body::Body;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, RawForm, Request, State};
+use axum::{Extension, Form, Json};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use sqlx::PgPool;
+
+use crate::idempotency::Idempotency;
+
+/// A state in which the attribute finds its [`Idempotency`].
+#[diagnostic::on_unimplemented(
+    message = "the state `{Self}` must hold an `Idempotency`",
+    label = "no `Idempotency` in this state",
+    note = "add a field `idempotency: Idempotency` to `{Self}` and derive `axum::extract::FromRef` for it"
+)]
+pub trait HoldsIdempotency {}
+
+#[diagnostic::do_not_recommend]
+impl<S> HoldsIdempotency for S where Idempotency: FromRef<S> {}
+
+/// What `State<_>` takes from a state.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` must be a part of the state `{S}`",
+    label = "no `{Self}` in this state",
+    note = "use `State<{S}>`, or add a field of this type to `{S}` and derive `axum::extract::FromRef` for it"
+)]
+pub trait PartOfState<S> {}
+
+#[diagnostic::do_not_recommend]
+impl<S, T: FromRef<S>> PartOfState<S> for T {}
+
+/// An extractor that leaves the body to the next. The lifetime keeps the compiler from checking the bounds below where
+/// they are declared.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` consumes the request's body and must be the last extractor",
+    label = "move this argument to the end"
+)]
+pub trait LeavesTheBody<'a> {}
+
+/// What cannot write outside of the transaction.
+#[diagnostic::on_unimplemented(
+    message = "a pool writes outside of the transaction; use `tx`",
+    label = "remove this argument, or add `allow(pool)` to the attribute if it is for reading or another database"
+)]
+pub trait NoPool<'a> {}
+
+/// The state of the option `state`.
+pub fn state<S: HoldsIdempotency>() {}
+
+/// The argument `State<T>`.
+pub fn part_of_state<T: PartOfState<S>, S>() {}
+
+/// An argument before the last.
+pub fn extractor_of_parts<T: FromRequestParts<S>, S>() {}
+
+/// The last argument.
+pub fn extractor_of_the_request<T: FromRequest<S, M>, S, M>() {}
+
+/// A type among the arguments. The checks are its own functions for the extractors that are known here, and those of
+/// [`Unknown`] for every other type, whatever it is called.
+#[derive(Debug)]
+pub struct Extractor<T>(PhantomData<T>);
+
+/// Says nothing.
+pub trait Unknown {
+    /// The type of the last extractor.
+    fn last() {}
+
+    /// The type of an extractor before the last.
+    fn before_the_last() {}
+}
+
+impl<T> Unknown for Extractor<T> {}
+
+macro_rules! payload_in_the_body {
+    ($($extractor:ident),*) => {
+        $(impl<T> Extractor<$extractor<T>> {
+            /// The payload must be read from the body.
+            pub fn last()
+            where
+                T: DeserializeOwned,
+            {
+            }
+
+            /// The body must be left alone.
+            pub fn before_the_last<'a>()
+            where
+                $extractor<T>: LeavesTheBody<'a>,
+            {
+            }
+        })*
+    };
+}
+
+macro_rules! payload_in_the_parts {
+    ($($extractor:ident),*) => {
+        $(impl<T> Extractor<$extractor<T>> {
+            /// The payload must be read from the URI.
+            pub fn last()
+            where
+                T: DeserializeOwned,
+            {
+            }
+
+            /// The payload must be read from the URI.
+            pub fn before_the_last()
+            where
+                T: DeserializeOwned,
+            {
+            }
+        })*
+    };
+}
+
+macro_rules! whole_body {
+    ($($extractor:ty),*) => {
+        $(impl Extractor<$extractor> {
+            /// The body must be left alone.
+            pub fn before_the_last<'a>()
+            where
+                $extractor: LeavesTheBody<'a>,
+            {
+            }
+        })*
+    };
+}
+
+macro_rules! pool {
+    ($($extractor:ty),*) => {
+        $(impl Extractor<$extractor> {
+            /// There must be no pool.
+            pub fn last<'a>()
+            where
+                PgPool: NoPool<'a>,
+            {
+            }
+
+            /// There must be no pool.
+            pub fn before_the_last<'a>()
+            where
+                PgPool: NoPool<'a>,
+            {
+            }
+        })*
+    };
+}
+
+payload_in_the_body!(Form, Json);
+payload_in_the_parts!(Path, Query);
+whole_body!(Body, Bytes, RawForm, Request, String);
+pool!(State<PgPool>, Extension<PgPool>);
