@@ -1,12 +1,13 @@
 //! What the expansion of `#[idempotent]` names. No one else may: it changes without notice.
 
+#[cfg(feature = "axum")]
+pub mod check;
+
 pub use std::boxed::Box;
 
 #[cfg(feature = "axum")]
 pub use axum::response::{IntoResponse, Response};
 
-#[cfg(feature = "axum")]
-pub use crate::check;
 #[cfg(feature = "axum")]
 pub use crate::call::{Call, Request};
 #[cfg(feature = "axum")]

@@ -2,8 +2,6 @@
 
 mod builder;
 #[cfg(feature = "axum")]
-pub(crate) mod check;
-#[cfg(feature = "axum")]
 mod call;
 mod claim;
 mod completion;

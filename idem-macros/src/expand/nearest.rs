@@ -14,9 +14,16 @@ pub(super) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'
 fn distance(left: &str, right: &str) -> usize {
     let left: Vec<char> = left.to_lowercase().chars().collect();
     let right: Vec<char> = right.to_lowercase().chars().collect();
-    let cell = |i, j| if i == 0 { j } else if j == 0 { i } else { 0 };
-    let mut rows: Vec<Vec<usize>> =
-        (0..=left.len()).map(|i| (0..=right.len()).map(|j| cell(i, j)).collect()).collect();
+    let cell = |i, j| {
+        if i == 0 {
+            j
+        } else if j == 0 {
+            i
+        } else {
+            0
+        }
+    };
+    let mut rows: Vec<Vec<usize>> = (0..=left.len()).map(|i| (0..=right.len()).map(|j| cell(i, j)).collect()).collect();
     for i in 1..=left.len() {
         for j in 1..=right.len() {
             let replaced = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);

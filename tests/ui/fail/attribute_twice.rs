@@ -1,0 +1,16 @@
+//! The attribute twice.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+#[idempotent(scope = tenant.name, ttl = "1h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

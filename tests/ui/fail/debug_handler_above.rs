@@ -1,0 +1,14 @@
+//! `debug_handler` above.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[axum::debug_handler]
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+//! An array as an argument.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, bytes: [u8; 16]) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

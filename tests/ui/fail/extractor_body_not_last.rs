@@ -1,0 +1,13 @@
+//! A body before the last argument.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tx: &mut Tx, Json(new): Json<NewOrder>, tenant: Tenant) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! The bytes of the body before the last argument.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, raw: axum::body::Bytes, Path(id): Path<i64>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,17 @@
+//! A JSON payload without `Deserialize`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Filter {
+    total: i64,
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(filter): Json<Filter>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

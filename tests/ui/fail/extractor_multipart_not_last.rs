@@ -1,0 +1,15 @@
+//! A multipart body before the last argument.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(parts: Multipart, tx: &mut Tx, tenant: Tenant) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

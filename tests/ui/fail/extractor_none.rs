@@ -1,0 +1,17 @@
+//! A type that is no extractor.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Filter {
+    total: i64,
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h", state = AppState)]
+async fn create_order(filter: Filter, tx: &mut Tx, tenant: Tenant) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

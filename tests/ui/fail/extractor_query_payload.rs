@@ -1,0 +1,17 @@
+//! A query without `Deserialize`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Filter {
+    total: i64,
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(Query(filter): Query<Filter>, tx: &mut Tx, tenant: Tenant) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! The whole request before the last argument.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(request: Request, tx: &mut Tx, tenant: Tenant) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Two bodies.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>, raw: String) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

@@ -1,0 +1,17 @@
+//! An error that cannot hold ours.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Failure;
+
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Result<Receipt, Failure> {
+    Ok(Receipt { id: payment.amount })
+}
+
+fn main() {
+    let _ = on_payment;
+}

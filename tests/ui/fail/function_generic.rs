@@ -1,0 +1,15 @@
+//! A handler with a type parameter.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order<T: serde::de::DeserializeOwned>(tenant: Tenant, tx: &mut Tx, Json(new): Json<T>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! A plain function without `key`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = "payments", ttl = "7d")]
+async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Result<Receipt, ConsumerError> {
+    Ok(Receipt { id: payment.amount })
+}
+
+fn main() {
+    let _ = on_payment;
+}

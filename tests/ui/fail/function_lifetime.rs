@@ -1,0 +1,15 @@
+//! A handler with a lifetime.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order<'a>(tenant: Tenant, tx: &'a mut Tx) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,19 @@
+//! A method with `self`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Orders;
+
+impl Orders {
+    #[idempotent(scope = tenant.id, ttl = "24h")]
+    async fn create_order(&self, tenant: Tenant, tx: &mut Tx) -> StatusCode {
+        StatusCode::CREATED
+    }
+}
+
+fn main() {
+    let _ = Orders::create_order;
+}

@@ -1,0 +1,15 @@
+//! A plain function that returns no `Result`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Receipt {
+    Receipt { id: payment.amount }
+}
+
+fn main() {
+    let _ = on_payment;
+}

@@ -1,0 +1,20 @@
+//! A result that cannot be stored.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[derive(Deserialize)]
+struct Balance {
+    amount: i64,
+}
+
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Result<Balance, ConsumerError> {
+    Ok(Balance { amount: payment.amount })
+}
+
+fn main() {
+    let _ = on_payment;
+}

@@ -1,0 +1,15 @@
+//! A plain function without a transaction.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment(idempotency: &Idempotency, payment: Payment) -> Result<Receipt, ConsumerError> {
+    Ok(Receipt { id: payment.amount })
+}
+
+fn main() {
+    let _ = on_payment;
+}

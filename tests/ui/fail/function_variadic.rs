@@ -1,0 +1,15 @@
+//! A variadic function.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async unsafe extern "C" fn create_order(tenant: Tenant, tx: &mut Tx, mut rest: ...) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,17 @@
+//! An optional key for an operation.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use idem_runtime::Operation;
+
+#[idempotent(scope = tenant.id, ttl = "24h", key = optional)]
+async fn create_order(tenant: Tenant, op: &mut Operation) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

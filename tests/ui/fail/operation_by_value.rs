@@ -1,0 +1,17 @@
+//! The operation by value.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use idem_runtime::Operation;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, op: Operation) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,17 @@
+//! Two operations.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use idem_runtime::Operation;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, op: &mut Operation, other: &mut Operation) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! A literal where an option belongs.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent("24h", scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! No options at all.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! A pool under another name.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+type Database = sqlx::PgPool;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, State(database): State<Database>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

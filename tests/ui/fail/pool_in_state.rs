@@ -1,0 +1,17 @@
+//! A pool taken from the state.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use sqlx::PgPool;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, State(pool): State<PgPool>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,17 @@
+//! A body of unknown length.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use axum::body::Body;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<(StatusCode, Body), ApiError> {
+    Ok((StatusCode::CREATED, Body::empty()))
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! An error that is no response.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+struct Failure;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, Failure> {
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! A type that is no response.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Order {
+    Order { id: 1 }
+}
+
+fn main() {}

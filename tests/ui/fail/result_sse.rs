@@ -1,0 +1,19 @@
+//! A stream of events.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use axum::response::Sse;
+
+struct Events;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Sse<Events> {
+    Sse::new(Events)
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,19 @@
+//! A stream by its trait.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(
+    tenant: Tenant,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> impl futures_util::Stream<Item = Order> {
+    futures_util::stream::empty()
+}
+
+fn main() {
+    routed(post(create_order));
+}

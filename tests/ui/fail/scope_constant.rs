@@ -1,0 +1,17 @@
+//! A constant as scope.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+const SHOP: &str = "orders";
+
+#[idempotent(scope = SHOP, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! Every mistake of a function at once.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tennant.id, ttl = "24", in_flght = "reject")]
+fn create_order(tenant: Tenant, tx: Tx, id: i64, State(pool): State<sqlx::PgPool>) -> axum::body::Body {
+    axum::body::Body::empty()
+}
+
+fn main() {
+    routed(post(create_order));
+}

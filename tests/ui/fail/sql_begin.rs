@@ -1,0 +1,16 @@
+//! `BEGIN` given to the executor.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    sqlx::Executor::execute(&mut *tx, "BEGIN").await?;
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

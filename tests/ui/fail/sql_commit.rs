@@ -1,0 +1,16 @@
+//! `COMMIT` in a query.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    sqlx::query("COMMIT").execute(&mut *tx).await?;
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

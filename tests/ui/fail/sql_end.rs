@@ -1,0 +1,16 @@
+//! `END`, another word for `COMMIT`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    sqlx::query("END").execute(&mut *tx).await?;
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,16 @@
+//! A two-phase commit.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    sqlx::query("PREPARE TRANSACTION 'order'").execute(&mut *tx).await?;
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,18 @@
+//! `query_scalar`, in a block in the body.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    if new.total > 0 {
+        let _: i64 = sqlx::query_scalar("ABORT").fetch_one(&mut *tx).await?;
+    }
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

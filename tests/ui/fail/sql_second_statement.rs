@@ -1,0 +1,16 @@
+//! The second statement of a text.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, ApiError> {
+    sqlx::raw_sql("INSERT INTO notes VALUES ('a; b'); COMMIT; SELECT 1").execute(&mut *tx).await?;
+    Ok(StatusCode::CREATED)
+}
+
+fn main() {
+    routed(post(create_order));
+}

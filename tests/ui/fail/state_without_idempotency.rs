@@ -1,0 +1,17 @@
+//! A state without an `Idempotency`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+/// Has no `Idempotency`.
+#[derive(Clone)]
+struct Shop;
+
+#[idempotent(scope = tenant.id, ttl = "24h", state = Shop)]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {}

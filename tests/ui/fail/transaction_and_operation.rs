@@ -1,0 +1,17 @@
+//! Both `tx` and `op`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use idem_runtime::Operation;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, op: &mut Operation) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

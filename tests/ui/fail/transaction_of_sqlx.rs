@@ -1,0 +1,17 @@
+//! A transaction of sqlx.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+use sqlx::{Postgres, Transaction};
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Transaction<'_, Postgres>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

@@ -1,0 +1,15 @@
+//! The transaction behind `&`.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &Tx) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}

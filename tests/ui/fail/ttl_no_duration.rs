@@ -1,0 +1,15 @@
+//! A `ttl` that is a word.
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "forever")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    StatusCode::CREATED
+}
+
+fn main() {
+    routed(post(create_order));
+}
