@@ -26,10 +26,10 @@ pub(crate) struct Answer {
 }
 
 impl Attempt {
-    /// The answer, unless a client must try again.
-    pub(crate) fn into_final(self) -> Option<Answer> {
+    /// The answer, unless a client must try again. A handler that always fails has no better status than that.
+    pub(crate) fn into_final(self, failure: Option<StatusCode>) -> Option<Answer> {
         match self {
-            Self::Answered(answer) if !answer.asks_for_a_retry() => Some(answer),
+            Self::Answered(answer) if Some(answer.status) == failure || !answer.asks_for_a_retry() => Some(answer),
             _ => None,
         }
     }

@@ -95,7 +95,8 @@ impl<'a> CrashMatrix<'a> {
         self
     }
 
-    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as `Date`.
+    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as a request's number. `Date`,
+    /// `Content-Length` and `Set-Cookie` always may.
     pub fn ignore_header(mut self, name: HeaderName) -> Self {
         self.subject.ignored_headers.push(name);
         self

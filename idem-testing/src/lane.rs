@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::http::StatusCode;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -111,13 +112,14 @@ pub(crate) async fn retry_until_final(
     subject: &Subject<'_>,
     key: &str,
     apps: &[&Router],
+    failure: Option<StatusCode>,
     attempts: &mut Vec<Attempt>,
 ) -> Option<Answer> {
     let mut backoff = Backoff::new(PATIENCE);
     for app in apps.iter().cycle() {
         let attempt = send(app, subject.request(key), TIMEOUT).await;
         attempts.push(attempt.clone());
-        if let Some(answer) = attempt.into_final() {
+        if let Some(answer) = attempt.into_final(failure) {
             return Some(answer);
         }
         if !backoff.wait().await {

@@ -26,6 +26,7 @@ mod counts;
 mod fault;
 mod message;
 mod session;
+mod statement;
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -139,7 +140,8 @@ impl Proxy {
         self.shared.state().counts()
     }
 
-    /// Begins to record round trips, forgetting those recorded before. The texts of statements are kept in memory.
+    /// Begins to record round trips, forgetting those recorded before. The texts of statements are kept in memory, without their
+    /// literals.
     pub fn record(&self) {
         self.shared.state().record();
     }

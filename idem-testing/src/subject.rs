@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_LENGTH, DATE, SET_COOKIE};
 use axum::http::{HeaderName, HeaderValue, Request, request};
 use sqlx::PgPool;
 
@@ -82,7 +83,8 @@ impl<'a> Subject<'a> {
             external: None,
             key_header: HeaderName::from_static("idempotency-key"),
             replay_header: HeaderName::from_static("idempotency-replayed"),
-            ignored_headers: Vec::new(),
+            // One client's session is not handed out again; the others belong to the transport.
+            ignored_headers: vec![SET_COOKIE, DATE, CONTENT_LENGTH],
         }
     }
 

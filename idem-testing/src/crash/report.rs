@@ -221,13 +221,15 @@ impl fmt::Display for Seen {
     }
 }
 
-/// One line of at most so many characters.
+/// One line of at most so many characters. Of several commands, the end of the last is shown too: it may be `COMMIT`.
 fn shorten(text: &str, length: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() <= length {
+    let count = line.chars().count();
+    if count <= length {
         return line;
     }
-    let mut short: String = line.chars().take(length - 1).collect();
-    short.push('…');
-    short
+    let last = line.rsplit_once("; ").map_or("", |(_, last)| last);
+    let tail: String = last.chars().take(length / 2).collect();
+    let head: String = line.chars().take(length - 1 - tail.chars().count()).collect();
+    format!("{head}…{tail}")
 }

@@ -17,6 +17,8 @@ const CALM: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(super) struct Baseline {
     pub(super) status: StatusCode,
+    /// The status of a handler that always fails.
+    pub(super) failure: Option<StatusCode>,
     pub(super) effects: i64,
     pub(super) external: Vec<String>,
     pub(super) violations: Vec<String>,
@@ -32,9 +34,12 @@ pub(super) async fn baseline(subject: &Subject<'_>, lane: &Lane) -> Baseline {
     let status = first.answer().map_or(StatusCode::GATEWAY_TIMEOUT, |answer| answer.status);
     let external = external_calls(subject, &key);
     let effects = subject.effects(&lane.direct).await - before;
-    match first.clone().into_final() {
-        Some(answer) => violations.extend(replays(subject, lane, &victim, &key, &answer).await),
-        None => violations.push(format!("without a fault, the answer must be final; it is {first}")),
+    match &first {
+        Attempt::Answered(answer) => violations.extend(replays(subject, lane, &victim, &key, answer).await),
+        _ => violations.push(format!("without a fault there must be an answer; there is {first}")),
+    }
+    if !status.is_success() && !status.is_redirection() && effects != 0 {
+        violations.push(format!("without a fault, {status} had an effect of {effects}"));
     }
     if status.is_success() && effects == 0 && external.is_empty() {
         violations.push(format!("without a fault, {status} had no effect that is counted"));
@@ -44,7 +49,8 @@ pub(super) async fn baseline(subject: &Subject<'_>, lane: &Lane) -> Baseline {
         violations.push(format!("without a fault, the effect was {effects} and after replays {again}"));
     }
     victim.close().await;
-    Baseline { status, effects, external, violations }
+    let failure = first.answer().filter(|answer| answer.asks_for_a_retry()).map(|answer| answer.status);
+    Baseline { status, failure, effects, external, violations }
 }
 
 /// Lets the n-th message fail. `None` if the request does not get that far.
@@ -70,9 +76,9 @@ pub(super) async fn run(
         victim.close().await;
         return None;
     };
-    let mut answer = attempts[0].clone().into_final();
+    let mut answer = attempts[0].clone().into_final(baseline.failure);
     if answer.is_none() {
-        answer = retry_until_final(subject, &key, &[&lane.other, &victim.app], &mut attempts).await;
+        answer = retry_until_final(subject, &key, &[&lane.other, &victim.app], baseline.failure, &mut attempts).await;
     }
     let mut violations: Vec<String> =
         met.failure.iter().map(|why| format!("the fault could not strike: {why}")).collect();
@@ -119,7 +125,12 @@ async fn replays(subject: &Subject<'_>, lane: &Lane, victim: &Victim, key: &str,
             violations.push(format!("a retry after the answer, to {who}, got {again}"));
             continue;
         };
-        if let Some(difference) = answer.difference(again, &ignored) {
+        if answer.asks_for_a_retry() {
+            // Of a handler that always fails: each execution may say it in its own words.
+            if again.status != answer.status {
+                violations.push(format!("a retry after {}, to {who}, got {again}", answer.status));
+            }
+        } else if let Some(difference) = answer.difference(again, &ignored) {
             violations.push(format!("a retry after the answer, to {who}, differs: {difference}"));
         } else if !again.is_replay(&subject.replay_header) {
             violations.push(format!("a retry after the answer, to {who}, is not marked as a replay"));

@@ -18,6 +18,7 @@ use super::counts::Counts;
 use super::fault::{Action, Direction, Fault, Met, Place};
 use super::message::{Framing, Message};
 use super::session::Session;
+use super::statement::without_literals;
 
 /// How long a server may take to complete what it was asked for before a cut.
 const COMPLETION: Duration = Duration::from_secs(10);
@@ -110,8 +111,9 @@ impl State {
             }
             if let Some(line) = recorded.last_mut() {
                 let messages = line.split(": ").next().unwrap_or_default();
-                *line =
-                    format!("{messages} {}: {}", message.frontend_name(), session.statement).trim_start().to_owned();
+                *line = format!("{messages} {}: {}", message.frontend_name(), without_literals(&session.statement))
+                    .trim_start()
+                    .to_owned();
             }
         }
         let passed = self.counts - self.since.0;
@@ -138,7 +140,8 @@ impl State {
 
     fn strike(&mut self, session: &Session, direction: Direction, message: &'static str) -> Option<Action> {
         let round_trip = self.counts.round_trips - self.since.0.round_trips;
-        self.met = Some(Met { direction, message, statement: session.statement.clone(), round_trip, failure: None });
+        let statement = without_literals(&session.statement);
+        self.met = Some(Met { direction, message, statement, round_trip, failure: None });
         Some(self.armed.take()?.action)
     }
 

@@ -56,7 +56,7 @@ pub struct Met {
     pub direction: Direction,
     /// The protocol's name for it, such as `Bind` or `ReadyForQuery`.
     pub message: &'static str,
-    /// The SQL text that it belongs to; `connect` or `ping` if to none.
+    /// The SQL text that it belongs to, with `?` for each literal; `connect`, `ping` or `disconnect` if to none.
     pub statement: String,
     /// The round trip that it belongs to, counted from 1 since the fault was injected.
     pub round_trip: u64,

@@ -1,0 +1,154 @@
+//! Handlers as users write them, and what they do to the database.
+
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use idem_runtime::{Idempotency, Tx, idempotent};
+use serde::{Deserialize, Serialize};
+use sqlx::{Connection, PgPool};
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS customers (id bigserial PRIMARY KEY, email text NOT NULL UNIQUE);
+    CREATE TABLE IF NOT EXISTS products (id bigint PRIMARY KEY, stock bigint NOT NULL);
+    CREATE TABLE IF NOT EXISTS orders (
+        id bigserial PRIMARY KEY, customer bigint NOT NULL, product bigint NOT NULL, quantity bigint NOT NULL,
+        giver bigint REFERENCES customers DEFERRABLE INITIALLY DEFERRED);
+    INSERT INTO customers (email) VALUES ('taken@example.org') ON CONFLICT DO NOTHING;
+    INSERT INTO products VALUES (1, 1000000), (2, 1) ON CONFLICT DO NOTHING;";
+
+/// One process of the application. A lease of a second, so that a stall of one and a half exceeds it.
+pub(crate) async fn application(pool: PgPool) -> Router {
+    sqlx::raw_sql(TABLES).execute(&pool).await.expect("the application's tables");
+    let builder = Idempotency::builder(pool).lease(Duration::from_secs(1));
+    let idempotency = builder.build().expect("the settings");
+    idempotency.migrate().await.expect("the migrations");
+    Router::new()
+        .route("/orders", post(create_order))
+        .route("/baskets", post(create_basket))
+        .route("/customers", post(create_customer))
+        .route("/gifts", post(create_gift))
+        .with_state(idempotency)
+}
+
+pub(crate) async fn count_orders(pool: PgPool) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&pool).await
+}
+
+/// How many pieces of both products are sold.
+pub(crate) async fn count_stock(pool: PgPool) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT -sum(stock)::bigint FROM products").fetch_one(&pool).await
+}
+
+pub(crate) struct Customer(i64);
+
+impl<S: Send + Sync> FromRequestParts<S> for Customer {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, StatusCode> {
+        let id = parts.headers.get("customer").and_then(|value| value.to_str().ok()?.parse().ok());
+        id.map(Self).ok_or(StatusCode::UNAUTHORIZED)
+    }
+}
+
+#[derive(Deserialize)]
+struct NewOrder {
+    product: i64,
+    quantity: i64,
+}
+
+#[derive(Serialize)]
+struct Order {
+    id: i64,
+    quantity: i64,
+}
+
+enum Failure {
+    OutOfStock,
+    Taken,
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        match self {
+            Self::OutOfStock => (StatusCode::PAYMENT_REQUIRED, "out of stock").into_response(),
+            Self::Taken => (StatusCode::CONFLICT, "this address is taken").into_response(),
+            Self::Database(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+}
+
+async fn insert_order(tx: &mut Tx, customer: &Customer, new: &NewOrder) -> sqlx::Result<Order> {
+    let insert = "INSERT INTO orders (customer, product, quantity) VALUES ($1, $2, $3) RETURNING id";
+    let query = sqlx::query_scalar(insert).bind(customer.0).bind(new.product).bind(new.quantity);
+    Ok(Order { id: query.fetch_one(&mut *tx).await?, quantity: new.quantity })
+}
+
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_order(
+    customer: Customer,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Order>), Failure> {
+    let order = insert_order(tx, &customer, &new).await?;
+    let update = "UPDATE products SET stock = stock - $2 WHERE id = $1 AND stock >= $2";
+    let updated = sqlx::query(update).bind(new.product).bind(new.quantity).execute(&mut *tx).await?;
+    if updated.rows_affected() == 0 {
+        return Err(Failure::OutOfStock);
+    }
+    Ok((StatusCode::CREATED, Json(order)))
+}
+
+/// One order for each product, and none for a product that is in the basket already.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_basket(
+    customer: Customer,
+    tx: &mut Tx,
+    Json(products): Json<Vec<i64>>,
+) -> Result<(StatusCode, Json<Vec<Order>>), Failure> {
+    let mut orders: Vec<Order> = Vec::new();
+    for (position, product) in products.iter().enumerate() {
+        let mut savepoint = Connection::begin(&mut **tx).await?;
+        let insert = "INSERT INTO orders (customer, product, quantity) VALUES ($1, $2, 1) RETURNING id";
+        let id = sqlx::query_scalar(insert).bind(customer.0).bind(product).fetch_one(&mut *savepoint).await?;
+        if products[..position].contains(product) {
+            savepoint.rollback().await?;
+        } else {
+            savepoint.commit().await?;
+            orders.push(Order { id, quantity: 1 });
+        }
+    }
+    Ok((StatusCode::CREATED, Json(orders)))
+}
+
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_customer(
+    customer: Customer,
+    tx: &mut Tx,
+    Json(email): Json<String>,
+) -> Result<(StatusCode, Json<i64>), Failure> {
+    let insert = "INSERT INTO customers (email) VALUES ($1) RETURNING id";
+    match sqlx::query_scalar(insert).bind(email).fetch_one(&mut *tx).await {
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(Failure::Taken),
+        id => Ok((StatusCode::CREATED, Json(id?))),
+    }
+}
+
+/// The giver is checked when the transaction commits, and does not exist.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_gift(customer: Customer, tx: &mut Tx, Json(giver): Json<i64>) -> Result<StatusCode, Failure> {
+    let insert = "INSERT INTO orders (customer, product, quantity, giver) VALUES ($1, 1, 1, $2)";
+    sqlx::query(insert).bind(customer.0).bind(giver).execute(&mut *tx).await?;
+    Ok(StatusCode::CREATED)
+}
