@@ -9,8 +9,8 @@
 //! | --- | --- |
 //! | not connected | retry; not sent |
 //! | reset, connection closed, time-out, body cut short | retry; may have happened |
-//! | 429 | retry; not carried out |
-//! | 502, 503, 504 | retry; may have happened |
+//! | 425, 429 | retry; not carried out |
+//! | 408, 502, 503, 504 | retry; may have happened |
 //! | 409 that means "in flight" | retry; may have happened: it is happening |
 //! | everything else, 400, 401, 403, 404, 409, 422 and 500 among it | final |
 
@@ -45,10 +45,11 @@ pub enum Verdict {
 #[must_use]
 pub fn status(status: StatusCode, in_flight: bool) -> Verdict {
     match status {
-        StatusCode::TOO_MANY_REQUESTS => Verdict::Retry(Fate::Refused),
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            Verdict::Retry(Fate::Unknown)
-        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::TOO_EARLY => Verdict::Retry(Fate::Refused),
+        StatusCode::REQUEST_TIMEOUT
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Verdict::Retry(Fate::Unknown),
         StatusCode::CONFLICT if in_flight => Verdict::Retry(Fate::Unknown),
         _ => Verdict::Final,
     }
@@ -85,7 +86,7 @@ pub fn may_repeat(method: &Method, has_key: bool) -> bool {
 /// Whether a final answer also settles what became of the operation, so that nothing is left to reconcile.
 ///
 /// `earlier` is the fate of the attempts before it. A 5xx settles nothing. Refusals that are given before the key is
-/// looked at (401, 403, 404, 405, 407, and the pre-processing 408, 413, 425) say nothing about an earlier attempt of
+/// looked at (401, 403, 404, 405, 407, 408, 413, 425) say nothing about an earlier attempt of
 /// unknown fate.
 pub(crate) fn settles(status: StatusCode, earlier: Option<Fate>) -> bool {
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
@@ -183,8 +184,8 @@ mod tests {
     fn every_status_has_its_verdict() {
         for code in 100..=599 {
             let expected = match code {
-                429 => Verdict::Retry(Fate::Refused),
-                502..=504 => Verdict::Retry(Fate::Unknown),
+                425 | 429 => Verdict::Retry(Fate::Refused),
+                408 | 502..=504 => Verdict::Retry(Fate::Unknown),
                 _ => Verdict::Final,
             };
             assert_eq!(status(StatusCode::from_u16(code).unwrap(), false), expected, "{code}");

@@ -3,7 +3,6 @@
 mod support;
 
 mod breaker;
-mod budget;
 mod integrators;
 mod jitter;
 mod journal;

@@ -265,6 +265,42 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
 }
 
+/// How late this machine wakes a sleeping task, while a test looks at the clock: what a promise about time must be
+/// forgiven, and nothing more.
+pub(crate) struct SchedulingDelay {
+    worst: Arc<Mutex<Duration>>,
+    measuring: tokio::task::JoinHandle<()>,
+}
+
+impl SchedulingDelay {
+    pub(crate) fn measure() -> Self {
+        const NAP: Duration = Duration::from_millis(5);
+        let worst = Arc::new(Mutex::new(Duration::ZERO));
+        let noted = Arc::clone(&worst);
+        let measuring = tokio::spawn(async move {
+            loop {
+                let started = std::time::Instant::now();
+                tokio::time::sleep(NAP).await;
+                let late = started.elapsed().saturating_sub(NAP);
+                let mut worst = noted.lock().unwrap();
+                *worst = late.max(*worst);
+            }
+        });
+        Self { worst, measuring }
+    }
+
+    /// The allowance: twice the worst delay seen, for the client's task and the server's, and a little for the work.
+    pub(crate) fn allowance(&self) -> Duration {
+        Duration::from_millis(20) + 2 * *self.worst.lock().unwrap()
+    }
+}
+
+impl Drop for SchedulingDelay {
+    fn drop(&mut self) {
+        self.measuring.abort();
+    }
+}
+
 /// A directory of its own, removed at the end.
 pub(crate) struct Directory(std::path::PathBuf);
 

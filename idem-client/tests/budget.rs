@@ -1,10 +1,15 @@
-//! The retry budget against a dead server, at a thousand requests a second.
+//! The retry budget against a dead server, at a thousand requests a second. A program of its own, so that its load does not
+//! disturb the tests that look at the clock.
+
+#[allow(dead_code, reason = "shared with the tests that use the rest of it")]
+#[path = "it/support.rs"]
+mod support;
 
 use std::time::{Duration, Instant};
 
 use idem_client::{Client, Key, Reason};
 
-use crate::support::{Act, Server, answer};
+use support::{Act, Server, answer};
 
 const SECONDS: u64 = 3;
 const PER_SECOND: u64 = 1_000;

@@ -1,0 +1,90 @@
+//! The journal in Postgres.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use idem_client::{Client, Journal as _, Key, PostgresJournal, Record};
+use idem_testing::TestDatabase;
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+
+fn record(id: i64) -> Record {
+    Record::new("order-confirm", Key::of("order-confirm", &id), "POST http://shop.example/orders", [7; 32])
+}
+
+async fn journal(database: &TestDatabase) -> PostgresJournal {
+    let journal = PostgresJournal::new(database.pool());
+    journal.migrate().await.unwrap();
+    journal
+}
+
+#[tokio::test]
+async fn what_was_begun_and_not_struck_off_is_pending() {
+    let database = TestDatabase::create().await.unwrap();
+    let before = SystemTime::now() - Duration::from_secs(1);
+    let first_run = journal(&database).await;
+    for id in 0..4 {
+        assert_eq!(first_run.begin(&record(id)).await.unwrap(), None);
+    }
+    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
+    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
+    first_run.strike_off(&record(2).key, "POST http://other.example/orders").await.unwrap();
+
+    let second_run = journal(&database).await;
+    let pending = second_run.pending().await.unwrap();
+    let keys: Vec<_> = pending.iter().map(|record| record.key.clone()).collect();
+    assert_eq!(keys, [record(0).key, record(2).key, record(3).key]);
+    assert_eq!((pending[0].operation.as_str(), pending[0].request_hash), ("order-confirm", [7; 32]));
+    assert_eq!(pending[0].target, record(0).target);
+    assert!(pending[0].begun_at > before && pending[0].begun_at < SystemTime::now() + Duration::from_secs(1));
+    let mut another = record(2);
+    another.request_hash = [8; 32];
+    let there = second_run.begin(&another).await.unwrap().expect("it is pending");
+    assert_eq!((there.request_hash, there.begun_at), ([7; 32], pending[1].begun_at));
+    assert_eq!(second_run.pending().await.unwrap(), pending);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_that_begin_at_once_one_is_first() {
+    let database = TestDatabase::create().await.unwrap();
+    let barrier = Arc::new(Barrier::new(8));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (pool, barrier) = (database.pool(), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                let journal = PostgresJournal::new(pool);
+                barrier.wait().await;
+                journal.migrate().await.unwrap();
+                journal.begin(&record(1)).await.unwrap().is_none()
+            })
+        })
+        .collect();
+    let mut first = 0;
+    for task in tasks {
+        first += usize::from(task.await.unwrap());
+    }
+    assert_eq!(first, 1);
+    assert_eq!(journal(&database).await.pending().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_client_leaves_a_lost_answer_on_record_and_an_answered_one_not() {
+    let database = TestDatabase::create().await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/orders", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        // The first connection is closed without an answer, the second is answered.
+        drop(listener.accept().await.unwrap());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 4096]).await.unwrap();
+        let answer = b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.unwrap();
+    });
+    let client = Client::builder().journal(journal(&database).await).attempts(1).build().unwrap();
+    let send = || client.post(&url).key(Key::of("order", &1)).body("x").send();
+    assert!(send().await.unwrap_err().gave_up().unwrap().may_have_happened());
+    assert_eq!(client.pending().await.unwrap().len(), 1);
+    assert_eq!(send().await.unwrap().status(), 201);
+    assert_eq!(client.pending().await.unwrap(), []);
+    server.await.unwrap();
+}
