@@ -2,6 +2,7 @@
 //! caller to give.
 
 use quote::ToTokens;
+use syn::ext::IdentExt;
 use syn::{Attribute, FnArg, Pat, PatType, Type};
 
 use super::errors::Errors;
@@ -38,6 +39,8 @@ pub(super) struct Argument {
 pub(super) struct Arguments {
     pub(super) unit: Unit,
     pub(super) parameters: Vec<Parameter>,
+    /// The function takes `&Idempotency`, so it is called, not routed.
+    pub(super) is_plain_function: bool,
 }
 
 enum Role {
@@ -50,7 +53,8 @@ enum Role {
 }
 
 impl Arguments {
-    pub(super) fn read(function: &Function, allow_pool: bool, errors: &Errors) -> Option<Self> {
+    /// Reads all of them, whatever mistakes there are.
+    pub(super) fn read(function: &Function, allow_pool: bool, errors: &Errors) -> Self {
         let is_plain_function = takes_idempotency(function);
         let mut reader = Reader { unit: None, wrong_unit: false, parameters: Vec::new(), errors };
         for input in &function.signature.inputs {
@@ -59,7 +63,8 @@ impl Arguments {
             }
         }
         reader.check_unit(function, is_plain_function);
-        let this = Self { unit: reader.unit?, parameters: reader.parameters };
+        let unit = reader.unit.unwrap_or(Unit::Transaction);
+        let this = Self { unit, parameters: reader.parameters, is_plain_function };
         for argument in this.rest() {
             this.check_pool(argument, allow_pool, errors);
             if !is_plain_function {
@@ -69,7 +74,7 @@ impl Arguments {
         if !is_plain_function {
             this.check_count(errors);
         }
-        Some(this)
+        this
     }
 
     /// All but `tx`, `op` and `&Idempotency`.
@@ -86,10 +91,6 @@ impl Arguments {
             Parameter::Argument(argument) | Parameter::Idempotency(argument) => Some(argument),
             Parameter::Unit(_) => None,
         })
-    }
-
-    pub(super) fn is_plain_function(&self) -> bool {
-        self.parameters.iter().any(|parameter| matches!(parameter, Parameter::Idempotency(_)))
     }
 
     /// What the user calls `tx` or `op`.
@@ -145,11 +146,13 @@ impl Reader<'_> {
             Role::WrongUnit(message) => {
                 self.wrong_unit = true;
                 self.errors.on(&argument.ty, message);
+                self.parameters.push(Parameter::Unit(name_of(&argument.pat)));
             }
             Role::Idempotency => self.parameters.push(Parameter::Idempotency(self.argument(argument))),
             Role::WrongIdempotency => {
                 let message = "the `Idempotency` of a function must be borrowed; use `&Idempotency`";
                 self.errors.on(&argument.ty, message);
+                self.parameters.push(Parameter::Idempotency(self.argument(argument)));
             }
             Role::Argument => self.parameters.push(Parameter::Argument(self.argument(argument))),
         }
@@ -171,11 +174,7 @@ impl Reader<'_> {
             let message = "`tx` and `op` must not depend on a `cfg`; put the `cfg` on two versions of the function";
             self.errors.on(condition, message);
         }
-        let name = match &*argument.pat {
-            Pat::Ident(pattern) => Some(pattern.ident.to_string()),
-            _ => None,
-        };
-        self.parameters.push(Parameter::Unit(name));
+        self.parameters.push(Parameter::Unit(name_of(&argument.pat)));
     }
 
     fn argument(&self, argument: &PatType) -> Argument {
@@ -204,6 +203,13 @@ impl Reader<'_> {
     }
 }
 
+fn name_of(pattern: &Pat) -> Option<String> {
+    match pattern {
+        Pat::Ident(pattern) => Some(pattern.ident.unraw().to_string()),
+        _ => None,
+    }
+}
+
 fn is_condition(attribute: &Attribute) -> bool {
     attribute.path().is_ident("cfg")
 }
@@ -212,7 +218,11 @@ fn role(ty: &Type) -> Role {
     const TRANSACTION: &str = "the transaction must be taken as `&mut Tx`: the claim, the writes and the response share it; use `tx: &mut Tx`";
     const OPERATION: &str = "the operation must be taken as `&mut Operation`; use `op: &mut Operation`";
     let (target, borrowed_mutably, plainly) = match types::peel(ty) {
-        Type::Reference(reference) => (&*reference.elem, reference.mutability.is_some(), reference.lifetime.is_none()),
+        Type::Reference(reference) => (
+            &*reference.elem,
+            reference.mutability.is_some(),
+            reference.lifetime.as_ref().is_none_or(|lifetime| lifetime.ident != "static"),
+        ),
         other => (other, false, false),
     };
     let is_reference = !std::ptr::eq(target, types::peel(ty));
@@ -243,10 +253,7 @@ fn is_runtime_path(ty: &Type) -> bool {
 /// What cannot be an extractor whatever the state is. The rest is left to the checks of types.
 fn check_extractor(argument: &Argument, errors: &Errors) {
     let ty = types::peel(&argument.ty);
-    let name = match &argument.pattern {
-        Pat::Ident(pattern) => pattern.ident.to_string(),
-        _ => "value".to_owned(),
-    };
+    let name = name_of(&argument.pattern).unwrap_or_else(|| "value".to_owned());
     let shown = types::shown(ty);
     let optional = types::name(ty).is_some_and(|name| name == "Option");
     let is_optional_primitive =

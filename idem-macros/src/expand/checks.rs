@@ -2,64 +2,66 @@
 //! payload deserializes, whether the state holds what is taken from it. Each is one call into the runtime under the
 //! span of the type it is about; the names there become the error's text.
 
-use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, quote, quote_spanned};
-use syn::spanned::Spanned;
+use proc_macro2::TokenStream;
+use quote::quote;
 use syn::{ReturnType, Signature, Type, TypeParamBound};
 
 use super::arguments::{Argument, Arguments};
 use super::errors::Errors;
 use super::settings::Settings;
+use super::spans::Place;
 use super::types;
 
 /// Extractors of axum about which the runtime knows more than the compiler would say. A type of the application that
 /// happens to have such a name passes: the runtime looks at the type.
 const KNOWN: &[&str] = &["Body", "Bytes", "Form", "Json", "Path", "Query", "RawForm", "Request", "String"];
 
+/// Of those, the ones whose payload is deserialized.
+const PAYLOAD: &[&str] = &["Form", "Json", "Path", "Query"];
+
 /// Extractors in which the runtime looks for a pool.
 const MAY_HOLD_A_POOL: &[&str] = &["Extension", "State"];
 
 /// `const _: fn() = || { … };`, or nothing if there is nothing to check.
 pub(super) fn of_types(arguments: &Arguments, settings: &Settings) -> TokenStream {
-    if arguments.is_plain_function() {
+    if arguments.is_plain_function {
         return TokenStream::new();
     }
     let runtime = &settings.runtime;
     let extractors: Vec<&Argument> = arguments.rest().collect();
     let mut known = TokenStream::new();
-    let mut by_state = TokenStream::new();
+    let mut by_state = settings.state.as_ref().map(check_state).unwrap_or_default();
     for (position, extractor) in extractors.iter().enumerate() {
-        let place = Place::of(position, &extractors);
-        known.extend(check_known(extractor, &place, settings.allow_pool));
+        let rank = Rank::of(position, &extractors);
+        known.extend(check_known(extractor, rank, settings.allow_pool));
         if let Some(state) = &settings.state {
-            by_state.extend(check_with_state(extractor, &place, state));
+            by_state.extend(check_with_state(extractor, rank, state));
         }
     }
-    if let Some(state) = &settings.state {
-        let span = at(state);
-        by_state = quote_spanned!(span=> check::state::<#state>(); #by_state);
+    if known.is_empty() && by_state.is_empty() {
+        return TokenStream::new();
     }
-    match (known.is_empty(), by_state.is_empty()) {
-        (true, true) => TokenStream::new(),
-        (true, false) => quote!(const _: fn() = || { use #runtime::__private::check; #by_state };),
-        (false, _) => quote! {
-            const _: fn() = || {
-                use #runtime::__private::check::{self, Unknown as _};
-                #known
-                #by_state
-            };
-        },
+    let unknown = (!known.is_empty()).then(|| quote!(use #runtime::__private::check::Unknown as _;));
+    quote! {
+        const _: fn() = || {
+            use #runtime::__private::check;
+            #unknown
+            #known
+            #by_state
+        };
     }
 }
 
-/// Where an extractor stands, and under which condition if that depends on a `cfg`.
-enum Place {
+/// Where an extractor stands among the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rank {
     Last,
     BeforeTheLast,
+    /// That depends on a `cfg`.
     Either,
 }
 
-impl Place {
+impl Rank {
     fn of(position: usize, extractors: &[&Argument]) -> Self {
         let later = &extractors[position + 1..];
         if later.is_empty() {
@@ -72,41 +74,47 @@ impl Place {
     }
 }
 
-fn at(tokens: &impl ToTokens) -> Span {
-    Span::mixed_site().located_at(tokens.span())
+fn check_state(state: &Type) -> TokenStream {
+    let place = Place::of(state);
+    let (begin, end) = (place.begin(quote!(check::state::<)), place.end(quote!(>();)));
+    quote!(#begin #state #end)
 }
 
-fn check_known(extractor: &Argument, place: &Place, allow_pool: bool) -> Option<TokenStream> {
-    let ty = &extractor.ty;
+fn check_known(extractor: &Argument, rank: Rank, allow_pool: bool) -> Option<TokenStream> {
+    let (ty, conditions) = (&extractor.ty, &extractor.conditions);
     let name = types::name(ty)?;
-    let place = match place {
-        Place::Last => "last",
-        Place::BeforeTheLast => "before_the_last",
-        Place::Either => return None,
-    };
-    let span = at(ty);
-    let place = Ident::new(place, span);
-    let conditions = &extractor.conditions;
     let is_known = KNOWN.contains(&name.as_str()) || !allow_pool && MAY_HOLD_A_POOL.contains(&name.as_str());
-    is_known.then(|| quote_spanned!(span=> #(#conditions)* check::Extractor::<#ty>::#place();))
+    if !is_known {
+        return None;
+    }
+    // An error about a payload is one about the type in the extractor, any other one about the extractor.
+    let place = match types::type_arguments(ty).as_slice() {
+        [payload] if PAYLOAD.contains(&name.as_str()) && rank == Rank::Last => Place::of(payload),
+        _ => Place::of(ty),
+    };
+    let begin = place.begin(quote!(check::Extractor::<));
+    let end = place.end(match rank {
+        Rank::Last => quote!(>::last();),
+        Rank::BeforeTheLast => quote!(>::before_the_last();),
+        Rank::Either => return None,
+    });
+    Some(quote!(#(#conditions)* #begin #ty #end))
 }
 
-fn check_with_state(extractor: &Argument, place: &Place, state: &Type) -> Option<TokenStream> {
-    let ty = &extractor.ty;
+fn check_with_state(extractor: &Argument, rank: Rank, state: &Type) -> Option<TokenStream> {
+    let (ty, conditions) = (&extractor.ty, &extractor.conditions);
     let name = types::name(ty).unwrap_or_default();
-    let conditions = &extractor.conditions;
-    let span = at(ty);
-    if let ("State", [part]) = (name.as_str(), types::type_arguments(ty).as_slice()) {
-        let span = at(part);
-        return Some(quote_spanned!(span=> #(#conditions)* check::part_of_state::<#part, #state>();));
-    }
-    let check = match place {
-        _ if KNOWN.contains(&name.as_str()) || name == "Multipart" => return None,
-        Place::Last => quote_spanned!(span=> check::extractor_of_the_request::<#ty, #state, _>()),
-        Place::BeforeTheLast => quote_spanned!(span=> check::extractor_of_parts::<#ty, #state>()),
-        Place::Either => return None,
+    let (checked, check, end) = match (name.as_str(), types::type_arguments(ty).as_slice(), rank) {
+        ("State", [part], _) => (*part, quote!(check::part_of_state::<), quote!(, #state>();)),
+        ("Multipart", ..) => return None,
+        (known, ..) if KNOWN.contains(&known) => return None,
+        (.., Rank::Last) => (ty, quote!(check::extractor_of_the_request::<), quote!(, #state, _>();)),
+        (.., Rank::BeforeTheLast) => (ty, quote!(check::extractor_of_parts::<), quote!(, #state>();)),
+        (.., Rank::Either) => return None,
     };
-    Some(quote!(#(#conditions)* #check;))
+    let place = Place::of(checked);
+    let (begin, end) = (place.begin(check), place.end(end));
+    Some(quote!(#(#conditions)* #begin #checked #end))
 }
 
 /// Bodies that consume the request, by names that axum compiles only with a feature.
@@ -114,7 +122,7 @@ pub(super) fn of_order(arguments: &Arguments, errors: &Errors) {
     let extractors: Vec<&Argument> = arguments.rest().collect();
     for (position, extractor) in extractors.iter().enumerate() {
         let is_body = types::name(&extractor.ty).is_some_and(|name| name == "Multipart");
-        if is_body && matches!(Place::of(position, &extractors), Place::BeforeTheLast) {
+        if is_body && Rank::of(position, &extractors) == Rank::BeforeTheLast {
             errors.on(
                 &extractor.ty,
                 "`Multipart` consumes the request's body and must be the last extractor; move it to the end",

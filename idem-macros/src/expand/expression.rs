@@ -3,16 +3,17 @@
 
 use std::collections::HashSet;
 
-use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
-use quote::{ToTokens, quote, quote_spanned};
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
-use syn::spanned::Spanned;
 use syn::{Expr, Lit, Pat};
 
 use super::arguments::Arguments;
 use super::errors::Errors;
 use super::nearest::nearest;
-use super::settings::{Key, Scope, Settings};
+use super::options::Options;
+use super::settings;
+use super::spans::Place;
 
 /// Every name that occurs in the tokens, also as an inline argument of a format string.
 pub(super) fn names(tokens: TokenStream) -> HashSet<String> {
@@ -93,7 +94,7 @@ fn strip_modes(tokens: TokenStream) -> TokenStream {
 
 /// The expression by reference. A tuple is taken apart, so that its fields are borrowed and not moved.
 pub(super) fn by_reference(expression: &Expr) -> TokenStream {
-    let span = Span::mixed_site().located_at(expression.span());
+    let span = Place::of(expression).first();
     match expression {
         Expr::Paren(paren) => by_reference(&paren.expr),
         Expr::Group(group) => by_reference(&group.expr),
@@ -102,12 +103,7 @@ pub(super) fn by_reference(expression: &Expr) -> TokenStream {
             quote_spanned!(span=> &(#(#elements,)*))
         }
         _ if binds_tightly(expression) => quote_spanned!(span=> &#expression),
-        _ => {
-            let mut grouped = proc_macro2::Group::new(Delimiter::Parenthesis, expression.to_token_stream());
-            grouped.set_span(span);
-            let reference = quote_spanned!(span=> &);
-            quote!(#reference #grouped)
-        }
+        _ => quote_spanned!(span=> &(#expression)),
     }
 }
 
@@ -136,21 +132,19 @@ struct Names {
 }
 
 /// Reports what is wrong with the expressions of `scope`, `key` and `fingerprint`.
-pub(super) fn check(settings: &Settings, arguments: &Arguments, errors: &Errors) {
+pub(super) fn check(options: &Options, arguments: &Arguments, errors: &Errors) {
     let bound = arguments.outer().flat_map(|argument| bound(&argument.pattern));
     let names = Names {
         available: bound.map(|name| name.unraw().to_string()).collect(),
         unit: arguments.unit_name().map(ToOwned::to_owned),
     };
-    if let Scope::Expression(scope) = &settings.scope {
-        check_names("scope", scope, &names, errors);
-        check_scope(scope, arguments.is_plain_function(), errors);
+    for option in [&options.scope, &options.key, &options.fingerprint].into_iter().flatten() {
+        if !settings::is_keyword(option) {
+            check_names(&option.name.to_string(), &option.value, &names, errors);
+        }
     }
-    if let Key::Expression(key) = &settings.key {
-        check_names("key", key, &names, errors);
-    }
-    if let Some(fingerprint) = &settings.fingerprint {
-        check_names("fingerprint", fingerprint, &names, errors);
+    if let Some(scope) = &options.scope {
+        check_scope(&scope.value, arguments.is_plain_function, errors);
     }
 }
 

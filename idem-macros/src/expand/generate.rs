@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
+use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Expr, Meta, ReturnType};
 
 use super::arguments::{Argument, Arguments, Parameter, Unit};
@@ -13,6 +13,7 @@ use super::checks;
 use super::expression;
 use super::function::{self, Function};
 use super::settings::{Isolation, Key, Scope, Settings};
+use super::spans::Place;
 
 pub(super) fn generate(
     function: &Function,
@@ -30,16 +31,16 @@ struct Plan<'a> {
     settings: &'a Settings,
 }
 
-/// The place of an argument in the generated function.
+/// An argument in the generated function.
 struct Outer<'a> {
     argument: &'a Argument,
     /// What the generated function calls it.
     name: Ident,
-    place: Place,
+    rank: Rank,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Rank {
     /// Taken as it is.
     Plain,
     /// The last extractor: wrapped, because the fingerprint needs the body.
@@ -75,19 +76,19 @@ impl Plan<'_> {
     fn outers(&self) -> Vec<Outer<'_>> {
         let arguments: Vec<&Argument> = self.arguments.outer().collect();
         let last_sure = arguments.iter().rposition(|argument| argument.conditions.is_empty());
-        let place = |position: usize| {
-            if self.arguments.is_plain_function() || last_sure.is_some_and(|last| position < last) {
-                Place::Plain
+        let rank = |position: usize| {
+            if self.arguments.is_plain_function || last_sure.is_some_and(|last| position < last) {
+                Rank::Plain
             } else if position + 1 == arguments.len() {
-                Place::Last
+                Rank::Last
             } else {
-                Place::LastUnless(position + 1)
+                Rank::LastUnless(position + 1)
             }
         };
         let outers = arguments.iter().enumerate().map(|(position, argument)| Outer {
             argument,
             name: format_ident!("arg{}", position, span = Span::mixed_site()),
-            place: place(position),
+            rank: rank(position),
         });
         outers.collect()
     }
@@ -96,24 +97,24 @@ impl Plan<'_> {
         let runtime = &self.settings.runtime;
         let last = last_name();
         let mut parameters = Vec::new();
-        if !self.arguments.is_plain_function() {
+        if !self.arguments.is_plain_function {
             let call = call_name();
             parameters.push(quote!(#call: #runtime::__private::Call));
         }
         for outer in outers {
             let (name, ty, conditions) = (&outer.name, &outer.argument.ty, &outer.argument.conditions);
             let wrapped = quote!(#last: #runtime::__private::Fingerprinted<#ty>);
-            match outer.place {
-                Place::Plain => parameters.push(quote!(#(#conditions)* #name: #ty)),
-                Place::Last => parameters.push(quote!(#(#conditions)* #wrapped)),
-                Place::LastUnless(next) => {
+            match outer.rank {
+                Rank::Plain => parameters.push(quote!(#(#conditions)* #name: #ty)),
+                Rank::Last => parameters.push(quote!(#(#conditions)* #wrapped)),
+                Rank::LastUnless(next) => {
                     let later = any_of(&outers[next..]);
                     parameters.push(quote!(#(#conditions)* #[cfg(#later)] #name: #ty));
                     parameters.push(quote!(#(#conditions)* #[cfg(not(#later))] #wrapped));
                 }
             }
         }
-        if !self.arguments.is_plain_function() && outers.iter().all(|outer| !outer.argument.conditions.is_empty()) {
+        if !self.arguments.is_plain_function && outers.iter().all(|outer| !outer.argument.conditions.is_empty()) {
             let condition = (!outers.is_empty()).then(|| any_of(outers)).map(|any| quote!(#[cfg(not(#any))]));
             parameters.push(quote!(#condition #last: #runtime::__private::Fingerprinted<()>));
         }
@@ -122,7 +123,7 @@ impl Plan<'_> {
 
     fn output(&self) -> TokenStream {
         let runtime = &self.settings.runtime;
-        if self.arguments.is_plain_function() {
+        if self.arguments.is_plain_function {
             self.function.signature.output.to_token_stream()
         } else {
             quote!(-> #runtime::__private::Response)
@@ -153,21 +154,20 @@ impl Plan<'_> {
         let used = expression::names(expression.to_token_stream());
         let arguments = outers.iter().map(|outer| bind_argument(outer, outers, &used));
         let name = format_ident!("{option}", span = Span::mixed_site());
-        let span = Span::mixed_site().located_at(syn::spanned::Spanned::span(expression));
-        let function = Ident::new(option, span);
-        let function = quote_spanned!(span=> __private::#function);
+        let function = Ident::new(option, Span::call_site());
+        let function = Place::of(expression).begin(quote!(#runtime::__private::#function));
         let reference = expression::by_reference(expression);
         quote! {
             let #name = {
                 #(#arguments)*
-                #runtime::#function(#reference)
+                #function(#reference)
             };
         }
     }
 
     fn chain(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
-        let start = if self.arguments.is_plain_function() {
+        let start = if self.arguments.is_plain_function {
             let idempotency = self.idempotency(outers);
             quote!(#runtime::__private::Call::function(#idempotency))
         } else {
@@ -199,7 +199,7 @@ impl Plan<'_> {
         }
         if settings.fingerprint.is_some() {
             options.extend(quote!(.fingerprint(#fingerprint)));
-        } else if !self.arguments.is_plain_function() {
+        } else if !self.arguments.is_plain_function {
             options.extend(quote!(.request(#last.digest)));
         }
         if let Some(wait) = settings.wait.map(duration) {
@@ -226,15 +226,14 @@ impl Plan<'_> {
     fn run(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
         let name = &self.function.signature.ident;
-        let at_name = Span::mixed_site().located_at(name.span());
         let arguments = self.call_arguments(outers);
         let unit = unit_name(self.arguments.unit);
-        if self.arguments.is_plain_function() {
-            let at_output = Span::mixed_site().located_at(output_span(&self.function.signature.output, name));
+        if self.arguments.is_plain_function {
             let (method, ty) = match self.arguments.unit {
-                Unit::Transaction => (Ident::new("call_transaction", at_output), quote!(Tx)),
-                Unit::Operation => (Ident::new("call_operation", at_output), quote!(Operation)),
+                Unit::Transaction => (quote!(call_transaction), quote!(Tx)),
+                Unit::Operation => (quote!(call_operation), quote!(Operation)),
             };
+            let method = self.at_output().begin(method);
             return quote! {
                 .#method(async move |#unit: &mut #runtime::#ty| #name(#(#arguments),*).await)
             };
@@ -243,14 +242,22 @@ impl Plan<'_> {
             Unit::Transaction => quote!(transaction),
             Unit::Operation => quote!(operation),
         };
-        let at_output = Span::mixed_site().located_at(output_span(&self.function.signature.output, name));
-        let into_response = quote_spanned!(at_output=> into_response);
-        let result = quote_spanned!(at_output=> (#name(#(#arguments),*).await));
-        let body = quote! {
-            async move { #runtime::__private::IntoResponse::#into_response #result }
-        };
-        let pinned = quote_spanned!(at_name=> __private::Box::pin(#body));
-        quote!(.#method(move |#unit| #runtime::#pinned))
+        // A future that is not `Send` is one of the function, a result that is no response one of its type.
+        let (at_name, at_output) = (Place::of(name), self.at_output());
+        let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
+        let (result, awaited) = (at_output.begin(quote!(#name)), at_output.end(quote!(.await)));
+        let pin = at_name.begin(quote!(#runtime::__private::Box::pin));
+        let future = at_name.begin(quote!(async move));
+        quote! {
+            .#method(move |#unit| #pin(#future { #convert(#result(#(#arguments),*)#awaited) }))
+        }
+    }
+
+    fn at_output(&self) -> Place {
+        match &self.function.signature.output {
+            ReturnType::Default => Place::of(&self.function.signature.ident),
+            ReturnType::Type(_, ty) => Place::of(ty),
+        }
     }
 
     fn call_arguments(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
@@ -280,10 +287,10 @@ impl Outer<'_> {
     fn each_value(&self, outers: &[Self], build: impl Fn(TokenStream, TokenStream) -> TokenStream) -> Vec<TokenStream> {
         let conditions = &self.argument.conditions;
         let (name, last) = (&self.name, last_name());
-        match self.place {
-            Place::Plain => vec![build(quote!(#(#conditions)*), quote!(#name))],
-            Place::Last => vec![build(quote!(#(#conditions)*), quote!(#last.value))],
-            Place::LastUnless(next) => {
+        match self.rank {
+            Rank::Plain => vec![build(quote!(#(#conditions)*), quote!(#name))],
+            Rank::Last => vec![build(quote!(#(#conditions)*), quote!(#last.value))],
+            Rank::LastUnless(next) => {
                 let later = any_of(&outers[next..]);
                 let plain = build(quote!(#(#conditions)* #[cfg(#later)]), quote!(#name));
                 let wrapped = build(quote!(#(#conditions)* #[cfg(not(#later))]), quote!(#last.value));
@@ -325,13 +332,6 @@ fn unit_name(unit: Unit) -> Ident {
         Unit::Operation => "op",
     };
     Ident::new(name, Span::mixed_site())
-}
-
-fn output_span(output: &ReturnType, name: &Ident) -> Span {
-    match output {
-        ReturnType::Default => name.span(),
-        ReturnType::Type(_, ty) => syn::spanned::Spanned::span(ty),
-    }
 }
 
 /// The condition under which at least one of the arguments is there.

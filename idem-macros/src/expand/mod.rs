@@ -17,6 +17,7 @@ mod nearest;
 mod options;
 mod settings;
 mod signature;
+mod spans;
 mod sql;
 mod types;
 
@@ -64,18 +65,13 @@ impl Expansion<'_> {
         signature::check(&function.signature, errors);
         let options = Options::parse(attribute.clone(), errors);
         let arguments = Arguments::read(function, options.mentions("allow"), errors);
-        let form = Form {
-            is_plain_function: arguments::takes_idempotency(function),
-            is_multi_step: arguments.as_ref().is_some_and(|arguments| arguments.unit == Unit::Operation),
-        };
+        let form =
+            Form { is_plain_function: arguments.is_plain_function, is_multi_step: arguments.unit == Unit::Operation };
         checks::of_result(&function.signature, form.is_plain_function, errors);
-        if let Some(arguments) = &arguments {
-            self.drop_body = body::check(&function.body, arguments, errors);
-            checks::of_order(arguments, errors);
-        }
+        checks::of_order(&arguments, errors);
+        self.drop_body = body::check(&function.body, &arguments, errors);
+        expression::check(&options, &arguments, errors);
         let settings = Settings::validate(options, &form, &attribute, errors)?;
-        let arguments = arguments?;
-        expression::check(&settings, &arguments, errors);
         let attributes = attributes.with_state(&settings, &arguments, errors);
         Some(generate::generate(function, &attributes, &arguments, &settings))
     }

@@ -4,7 +4,7 @@
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
-use syn::parse::{Parse, ParseStream, Parser};
+use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, Path, Token, Type};
 
 use super::errors::Errors;
@@ -89,18 +89,30 @@ impl Options {
             parse_equals(input, &name, example)?;
             self.parse_value(input, name, &text, errors)?;
         }
-        if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
-            return Err(input.error("expected `,` before the next option"));
+        let at_end = input.is_empty() || input.parse::<Option<Token![,]>>()?.is_some();
+        if at_end {
+            return Ok(());
         }
+        let error = input.error("expected `,` before the next option");
+        if !starts_option(input) {
+            return Err(error);
+        }
+        errors.push(error);
         Ok(())
     }
 
     fn parse_value(&mut self, input: ParseStream<'_>, name: Ident, text: &str, errors: &Errors) -> syn::Result<()> {
         let slot = match text {
-            "state" => return parse_into(&mut self.state, input, name, errors),
+            "state" => {
+                let value =
+                    input.parse().map_err(|error: syn::Error| must_be("state", "a type", "AppState", &error))?;
+                set(&mut self.state, name, value, errors);
+                return Ok(());
+            }
             "crate" => {
-                let path = input.call(Path::parse_mod_style)?;
-                set(&mut self.runtime, name, path, errors);
+                let value = input.call(Path::parse_mod_style);
+                let value = value.map_err(|error| must_be("crate", "a path", "::idem_runtime", &error))?;
+                set(&mut self.runtime, name, value, errors);
                 return Ok(());
             }
             "scope" => &mut self.scope,
@@ -112,19 +124,14 @@ impl Options {
             "isolation" => &mut self.isolation,
             _ => &mut self.fingerprint,
         };
-        parse_into(slot, input, name, errors)
+        let value = input.parse()?;
+        set(slot, name, value, errors);
+        Ok(())
     }
 }
 
-fn parse_into<T: Parse>(
-    slot: &mut Option<Written<T>>,
-    input: ParseStream<'_>,
-    name: Ident,
-    errors: &Errors,
-) -> syn::Result<()> {
-    let value = input.parse()?;
-    set(slot, name, value, errors);
-    Ok(())
+fn must_be(option: &str, what: &str, example: &str, error: &syn::Error) -> syn::Error {
+    syn::Error::new(error.span(), format_args!("option `{option}` must be {what}; use `{option} = {example}`"))
 }
 
 fn set<T>(slot: &mut Option<Written<T>>, name: Ident, value: T, errors: &Errors) {
@@ -136,6 +143,12 @@ fn set<T>(slot: &mut Option<Written<T>>, name: Ident, value: T, errors: &Errors)
 }
 
 fn parse_equals(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<()> {
+    if input.peek(syn::token::Paren) {
+        return Err(syn::Error::new(
+            name.span(),
+            format_args!("option `{name}` must be written with `=`; use `{example}`"),
+        ));
+    }
     if !input.peek(Token![=]) {
         return Err(syn::Error::new(name.span(), format_args!("option `{name}` must have a value; use `{example}`")));
     }
@@ -183,14 +196,17 @@ fn listed() -> String {
     names.join(", ")
 }
 
+fn starts_option(input: ParseStream<'_>) -> bool {
+    let follows = input.peek2(Token![=]) || input.peek2(syn::token::Paren) || input.peek2(Token![,]);
+    input.peek(Ident::peek_any) && follows
+}
+
 /// Goes behind the next comma that is followed by another option.
 fn skip_option(input: ParseStream<'_>) {
     while !input.is_empty() {
         let Ok(token) = input.parse::<TokenTree>() else { return };
         let is_comma = matches!(&token, TokenTree::Punct(punct) if punct.as_char() == ',');
-        let option_follows = input.peek(Ident::peek_any)
-            && (input.peek2(Token![=]) || input.peek2(syn::token::Paren) || input.peek2(Token![,]));
-        if is_comma && option_follows {
+        if is_comma && starts_option(input) {
             return;
         }
     }

@@ -147,8 +147,18 @@ fn read_key(value: Expr) -> Key {
     }
 }
 
+/// Whether the value is a word with a meaning of its own and no expression.
+pub(super) fn is_keyword(option: &Written<Expr>) -> bool {
+    let word = keyword(&option.value).unwrap_or_default();
+    match option.name.to_string().as_str() {
+        "scope" => word == "global",
+        "key" => word == "header" || word == "optional",
+        _ => false,
+    }
+}
+
 /// The one identifier that an expression consists of.
-pub(super) fn keyword(value: &Expr) -> Option<String> {
+fn keyword(value: &Expr) -> Option<String> {
     match value {
         Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
         _ => None,
@@ -200,6 +210,10 @@ fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
     };
     match duration::parse(wait) {
         Ok(wait) => Some(wait),
+        Err(duration::DurationError::Empty) => {
+            errors.on(&option.value, "option `in_flight` must say how long to wait; use `\"wait 2s\"`");
+            None
+        }
         Err(error) => {
             errors.on(&option.value, format_args!("the time to wait {error}"));
             None

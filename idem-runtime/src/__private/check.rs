@@ -77,80 +77,143 @@ pub trait Unknown {
 
 impl<T> Unknown for Extractor<T> {}
 
-macro_rules! payload_in_the_body {
-    ($($extractor:ident),*) => {
-        $(impl<T> Extractor<$extractor<T>> {
-            /// The payload must be read from the body.
-            pub fn last()
-            where
-                T: DeserializeOwned,
-            {
-            }
+impl<T> Extractor<Form<T>> {
+    /// The payload must be readable from the body.
+    pub fn last()
+    where
+        T: DeserializeOwned,
+    {
+    }
 
-            /// The body must be left alone.
-            pub fn before_the_last<'a>()
-            where
-                $extractor<T>: LeavesTheBody<'a>,
-            {
-            }
-        })*
-    };
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        Form<T>: LeavesTheBody<'a>,
+    {
+    }
 }
 
-macro_rules! payload_in_the_parts {
-    ($($extractor:ident),*) => {
-        $(impl<T> Extractor<$extractor<T>> {
-            /// The payload must be read from the URI.
-            pub fn last()
-            where
-                T: DeserializeOwned,
-            {
-            }
+impl<T> Extractor<Json<T>> {
+    /// The payload must be readable from the body.
+    pub fn last()
+    where
+        T: DeserializeOwned,
+    {
+    }
 
-            /// The payload must be read from the URI.
-            pub fn before_the_last()
-            where
-                T: DeserializeOwned,
-            {
-            }
-        })*
-    };
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        Json<T>: LeavesTheBody<'a>,
+    {
+    }
 }
 
-macro_rules! whole_body {
-    ($($extractor:ty),*) => {
-        $(impl Extractor<$extractor> {
-            /// The body must be left alone.
-            pub fn before_the_last<'a>()
-            where
-                $extractor: LeavesTheBody<'a>,
-            {
-            }
-        })*
-    };
+impl<T> Extractor<Path<T>> {
+    /// The payload must be readable from the URI.
+    pub fn last()
+    where
+        T: DeserializeOwned,
+    {
+    }
+
+    /// The payload must be readable from the URI.
+    pub fn before_the_last()
+    where
+        T: DeserializeOwned,
+    {
+    }
 }
 
-macro_rules! pool {
-    ($($extractor:ty),*) => {
-        $(impl Extractor<$extractor> {
-            /// There must be no pool.
-            pub fn last<'a>()
-            where
-                PgPool: NoPool<'a>,
-            {
-            }
+impl<T> Extractor<Query<T>> {
+    /// The payload must be readable from the URI.
+    pub fn last()
+    where
+        T: DeserializeOwned,
+    {
+    }
 
-            /// There must be no pool.
-            pub fn before_the_last<'a>()
-            where
-                PgPool: NoPool<'a>,
-            {
-            }
-        })*
-    };
+    /// The payload must be readable from the URI.
+    pub fn before_the_last()
+    where
+        T: DeserializeOwned,
+    {
+    }
 }
 
-payload_in_the_body!(Form, Json);
-payload_in_the_parts!(Path, Query);
-whole_body!(Body, Bytes, RawForm, Request, String);
-pool!(State<PgPool>, Extension<PgPool>);
+impl Extractor<Body> {
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        Body: LeavesTheBody<'a>,
+    {
+    }
+}
+
+impl Extractor<Bytes> {
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        Bytes: LeavesTheBody<'a>,
+    {
+    }
+}
+
+impl Extractor<RawForm> {
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        RawForm: LeavesTheBody<'a>,
+    {
+    }
+}
+
+impl Extractor<Request> {
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        Request: LeavesTheBody<'a>,
+    {
+    }
+}
+
+impl Extractor<String> {
+    /// The body must be left alone.
+    pub fn before_the_last<'a>()
+    where
+        String: LeavesTheBody<'a>,
+    {
+    }
+}
+
+impl Extractor<State<PgPool>> {
+    /// There must be no pool.
+    pub fn last<'a>()
+    where
+        PgPool: NoPool<'a>,
+    {
+    }
+
+    /// There must be no pool.
+    pub fn before_the_last<'a>()
+    where
+        PgPool: NoPool<'a>,
+    {
+    }
+}
+
+impl Extractor<Extension<PgPool>> {
+    /// There must be no pool.
+    pub fn last<'a>()
+    where
+        PgPool: NoPool<'a>,
+    {
+    }
+
+    /// There must be no pool.
+    pub fn before_the_last<'a>()
+    where
+        PgPool: NoPool<'a>,
+    {
+    }
+}

@@ -1,5 +1,7 @@
 //! `allow` of something else.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

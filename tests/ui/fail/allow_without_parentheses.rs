@@ -1,5 +1,7 @@
 //! `allow` without saying what.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The attribute twice.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `crate` that is no path.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `debug_handler` above.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

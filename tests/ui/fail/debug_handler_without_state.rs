@@ -1,5 +1,7 @@
 //! `debug_handler` below, without the state.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

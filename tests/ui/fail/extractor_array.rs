@@ -1,5 +1,7 @@
 //! An array as an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

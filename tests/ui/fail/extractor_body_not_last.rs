@@ -1,5 +1,7 @@
 //! A body before the last argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The bytes of the body before the last argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A form without `Deserialize`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

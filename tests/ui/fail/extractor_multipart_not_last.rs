@@ -1,5 +1,7 @@
 //! A multipart body before the last argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

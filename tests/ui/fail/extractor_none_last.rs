@@ -1,5 +1,7 @@
 //! A type that is no extractor, in the last place.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

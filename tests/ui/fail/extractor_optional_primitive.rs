@@ -1,5 +1,7 @@
 //! An optional number as an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A path without `Deserialize`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A number as an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

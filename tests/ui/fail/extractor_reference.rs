@@ -1,5 +1,7 @@
 //! A borrowed argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The whole request before the last argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! More extractors than a handler can have.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! Two bodies.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

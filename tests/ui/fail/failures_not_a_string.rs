@@ -1,5 +1,7 @@
 //! `failures` without quotes.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

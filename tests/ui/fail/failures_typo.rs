@@ -1,5 +1,7 @@
 //! A mistyped word for `failures`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A fingerprint of a type without `Serialize`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `const` function.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

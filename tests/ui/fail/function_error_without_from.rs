@@ -1,5 +1,7 @@
 //! An error that cannot hold ours.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

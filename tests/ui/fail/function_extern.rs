@@ -1,5 +1,7 @@
 //! An `extern` function.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

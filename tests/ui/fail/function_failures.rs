@@ -1,5 +1,7 @@
 //! A plain function that would replay failures.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A handler with a type parameter.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

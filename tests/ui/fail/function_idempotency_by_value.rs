@@ -1,5 +1,7 @@
 //! A plain function that takes `Idempotency` by value.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! An argument of type `impl Trait`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A plain function with the key of a header.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

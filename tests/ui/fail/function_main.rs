@@ -1,5 +1,7 @@
 //! On `main`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

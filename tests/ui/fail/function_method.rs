@@ -1,5 +1,7 @@
 //! A method with `self`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A plain function that returns no `Result`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

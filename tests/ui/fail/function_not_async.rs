@@ -1,5 +1,7 @@
 //! A handler that is not async.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

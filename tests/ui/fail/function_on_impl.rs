@@ -1,5 +1,7 @@
 //! On an `impl` instead of the functions in it.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

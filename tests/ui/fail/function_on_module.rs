@@ -1,5 +1,7 @@
 //! On a module.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

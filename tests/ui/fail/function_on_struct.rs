@@ -1,5 +1,7 @@
 //! On a struct.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

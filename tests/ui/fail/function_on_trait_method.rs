@@ -1,5 +1,7 @@
 //! On a method that a trait only declares.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

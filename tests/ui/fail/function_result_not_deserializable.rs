@@ -1,5 +1,7 @@
 //! A result that cannot be read back.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

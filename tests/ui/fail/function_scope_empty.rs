@@ -1,5 +1,7 @@
 //! A plain function with an empty scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A plain function with a state.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

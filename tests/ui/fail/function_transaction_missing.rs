@@ -1,5 +1,7 @@
 //! A plain function without a transaction.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! An `unsafe` function.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

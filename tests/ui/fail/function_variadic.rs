@@ -1,5 +1,7 @@
 //! A variadic function.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

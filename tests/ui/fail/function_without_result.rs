@@ -1,5 +1,7 @@
 //! A plain function that returns nothing.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

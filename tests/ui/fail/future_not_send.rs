@@ -1,5 +1,7 @@
 //! An `Rc` over an await.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

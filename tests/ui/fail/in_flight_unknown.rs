@@ -1,5 +1,7 @@
 //! An unknown word for `in_flight`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

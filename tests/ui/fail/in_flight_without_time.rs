@@ -1,5 +1,7 @@
 //! A wait without a time.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A time to wait without a unit.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

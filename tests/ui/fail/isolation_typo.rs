@@ -1,5 +1,7 @@
 //! A mistyped isolation level.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! An isolation level that there is not.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

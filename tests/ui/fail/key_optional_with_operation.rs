@@ -1,5 +1,7 @@
 //! An optional key for an operation.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

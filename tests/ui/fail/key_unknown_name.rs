@@ -1,5 +1,7 @@
 //! A key from a name that is no argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `lease` that is a number.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `lease` without a unit.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The operation by value.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

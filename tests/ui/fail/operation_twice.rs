@@ -1,5 +1,7 @@
 //! Two operations.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

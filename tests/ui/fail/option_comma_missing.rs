@@ -1,5 +1,7 @@
 //! No comma between two options.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

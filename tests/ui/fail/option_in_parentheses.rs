@@ -1,5 +1,7 @@
 //! An option in the form of a call.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A literal where an option belongs.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

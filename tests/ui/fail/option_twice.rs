@@ -1,5 +1,7 @@
 //! An option twice.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

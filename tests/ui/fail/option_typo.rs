@@ -1,5 +1,7 @@
 //! A mistyped option.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

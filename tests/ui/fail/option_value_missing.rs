@@ -1,5 +1,7 @@
 //! An option with nothing behind `=`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! An option without `=`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! No options at all.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

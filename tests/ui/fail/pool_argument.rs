@@ -1,5 +1,7 @@
 //! A pool as an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A pool beside an operation.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

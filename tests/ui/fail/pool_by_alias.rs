@@ -1,5 +1,7 @@
 //! A pool under another name.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

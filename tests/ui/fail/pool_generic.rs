@@ -1,5 +1,7 @@
 //! A pool by its longer name.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A pool in an extension.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

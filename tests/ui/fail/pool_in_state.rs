@@ -1,5 +1,7 @@
 //! A pool taken from the state.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

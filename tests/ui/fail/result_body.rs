@@ -1,5 +1,7 @@
 //! A body of unknown length.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

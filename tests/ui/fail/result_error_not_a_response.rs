@@ -1,5 +1,7 @@
 //! An error that is no response.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

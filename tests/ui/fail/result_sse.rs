@@ -1,5 +1,7 @@
 //! A stream of events.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

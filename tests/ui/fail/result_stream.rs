@@ -1,5 +1,7 @@
 //! A stream by its trait.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A constant as scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

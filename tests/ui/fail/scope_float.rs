@@ -1,5 +1,7 @@
 //! A float as scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

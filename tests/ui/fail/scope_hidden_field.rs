@@ -1,5 +1,7 @@
 //! A field that the pattern takes apart.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! No `scope`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

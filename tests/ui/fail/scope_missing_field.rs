@@ -1,5 +1,7 @@
 //! A field that there is not.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A scope that moves out of an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A scope that changes an argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

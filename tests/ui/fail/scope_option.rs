@@ -1,5 +1,7 @@
 //! An `Option` as scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A name that is no argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A type of the application as scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The transaction as scope.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

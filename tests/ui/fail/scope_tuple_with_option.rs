@@ -1,5 +1,7 @@
 //! A tuple with an `Option` in it.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A mistyped argument.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! Every mistake of a function at once.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

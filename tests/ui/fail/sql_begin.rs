@@ -1,5 +1,7 @@
 //! `BEGIN` given to the executor.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A comment and white space before the command.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

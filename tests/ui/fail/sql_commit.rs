@@ -1,5 +1,7 @@
 //! `COMMIT` in a query.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

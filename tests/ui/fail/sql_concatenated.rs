@@ -1,5 +1,7 @@
 //! A command out of two literals.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

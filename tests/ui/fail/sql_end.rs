@@ -1,5 +1,7 @@
 //! `END`, another word for `COMMIT`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

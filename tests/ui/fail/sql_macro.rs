@@ -1,5 +1,7 @@
 //! `COMMIT` in `query!`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A two-phase commit.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

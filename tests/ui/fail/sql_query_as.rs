@@ -1,5 +1,7 @@
 //! `query_as` with a turbofish.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `query_scalar`, in a block in the body.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `ROLLBACK` in raw SQL.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The second statement of a text.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `START TRANSACTION` in raw text.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

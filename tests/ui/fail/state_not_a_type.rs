@@ -1,5 +1,7 @@
 //! A `state` that is no type.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A state without an `Idempotency`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

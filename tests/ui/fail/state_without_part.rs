@@ -1,5 +1,7 @@
 //! A part that the state does not have.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

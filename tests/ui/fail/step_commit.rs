@@ -1,5 +1,7 @@
 //! `commit` in a transaction of an operation.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A step without a name.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

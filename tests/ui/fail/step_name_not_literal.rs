@@ -1,5 +1,7 @@
 //! A step name that is computed.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A transaction inside a transaction.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The same step twice.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A transaction with the name of a step.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! Both `tx` and `op`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

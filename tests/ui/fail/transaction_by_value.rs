@@ -1,5 +1,7 @@
 //! The transaction by value.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `commit` on the transaction.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

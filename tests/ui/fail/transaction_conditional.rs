@@ -1,5 +1,7 @@
 //! A transaction that depends on a `cfg`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A connection.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

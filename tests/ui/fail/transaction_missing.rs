@@ -1,5 +1,7 @@
 //! Neither `tx` nor `op`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A transaction of sqlx.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! The transaction behind `&`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

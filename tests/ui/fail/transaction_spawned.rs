@@ -1,5 +1,7 @@
 //! The transaction in a task that outlives the handler.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

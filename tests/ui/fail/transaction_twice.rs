@@ -1,5 +1,7 @@
 //! Two transactions.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

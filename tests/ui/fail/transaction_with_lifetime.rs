@@ -1,5 +1,7 @@
 //! The transaction with a lifetime.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

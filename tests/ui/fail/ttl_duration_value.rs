@@ -1,5 +1,7 @@
 //! A `ttl` that is an expression.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! An empty `ttl`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

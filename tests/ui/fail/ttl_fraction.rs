@@ -1,5 +1,7 @@
 //! A `ttl` with a fraction.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

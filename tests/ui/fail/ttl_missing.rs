@@ -1,5 +1,7 @@
 //! No `ttl`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

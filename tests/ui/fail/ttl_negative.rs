@@ -1,5 +1,7 @@
 //! A negative `ttl`.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `ttl` that is a word.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `ttl` that is no string literal.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `ttl` over the maximum.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

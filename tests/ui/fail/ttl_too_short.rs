@@ -1,5 +1,7 @@
 //! A `ttl` of less than a second.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

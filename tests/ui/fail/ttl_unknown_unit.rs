@@ -1,5 +1,7 @@
 //! A `ttl` with an unknown unit.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! A `ttl` without a unit.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

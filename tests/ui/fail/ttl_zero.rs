@@ -1,5 +1,7 @@
 //! A `ttl` of zero.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 

@@ -1,5 +1,7 @@
 //! `utoipa::path` below.
 
+#![allow(unused_variables)]
+
 #[path = "../application.rs"]
 mod application;
 
