@@ -41,11 +41,10 @@ pub(super) fn of_types(arguments: &Arguments, settings: &Settings) -> TokenStrea
     if known.is_empty() && by_state.is_empty() {
         return TokenStream::new();
     }
-    let unknown = (!known.is_empty()).then(|| quote!(use #runtime::__private::check::Unknown as _;));
+    let names = if known.is_empty() { quote!(check) } else { quote!(check::{self, Unknown as _}) };
     quote! {
         const _: fn() = || {
-            use #runtime::__private::check;
-            #unknown
+            use #runtime::__private::#names;
             #known
             #by_state
         };

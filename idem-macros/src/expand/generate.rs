@@ -1,10 +1,12 @@
 //! The code for a valid function: the user's function inside, the values of the options bound, and one call chain into
 //! the runtime. Short enough to be read with `cargo expand`.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use proc_macro2::{Ident, Literal, Span, TokenStream};
+use proc_macro2::{Delimiter, Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
+use syn::ext::IdentExt;
 use syn::{Attribute, Expr, Meta, ReturnType};
 
 use super::arguments::{Argument, Arguments, Parameter, Unit};
@@ -36,17 +38,6 @@ struct Outer<'a> {
     argument: &'a Argument,
     /// What the generated function calls it.
     name: Ident,
-    rank: Rank,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rank {
-    /// Taken as it is.
-    Plain,
-    /// The last extractor: wrapped, because the fingerprint needs the body.
-    Last,
-    /// Last unless a later one, which depends on a `cfg`, is there.
-    LastUnless(usize),
 }
 
 impl Plan<'_> {
@@ -74,51 +65,69 @@ impl Plan<'_> {
     }
 
     fn outers(&self) -> Vec<Outer<'_>> {
-        let arguments: Vec<&Argument> = self.arguments.outer().collect();
-        let last_sure = arguments.iter().rposition(|argument| argument.conditions.is_empty());
-        let rank = |position: usize| {
-            if self.arguments.is_plain_function || last_sure.is_some_and(|last| position < last) {
-                Rank::Plain
-            } else if position + 1 == arguments.len() {
-                Rank::Last
-            } else {
-                Rank::LastUnless(position + 1)
-            }
-        };
-        let outers = arguments.iter().enumerate().map(|(position, argument)| Outer {
-            argument,
-            name: format_ident!("arg{}", position, span = Span::mixed_site()),
-            rank: rank(position),
-        });
-        outers.collect()
+        let name = |position| format_ident!("arg{}", position, span = Span::mixed_site());
+        let outers = self.arguments.outer().enumerate();
+        outers.map(|(position, argument)| Outer { argument, name: name(position) }).collect()
     }
 
     fn parameters(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
+        if self.arguments.is_plain_function {
+            let parameters = outers
+                .iter()
+                .map(|Outer { argument: Argument { conditions, ty, .. }, name }| quote!(#(#conditions)* #name: #ty));
+            return parameters.collect();
+        }
         let runtime = &self.settings.runtime;
-        let last = last_name();
-        let mut parameters = Vec::new();
-        if !self.arguments.is_plain_function {
-            let call = call_name();
-            parameters.push(quote!(#call: #runtime::__private::Call));
+        let call = call_name();
+        let mut parameters = vec![quote!(#call: #runtime::__private::Call)];
+        for (position, outer) in outers.iter().enumerate() {
+            self.push_extractor(outer, &outers[position + 1..], &mut parameters);
         }
-        for outer in outers {
-            let (name, ty, conditions) = (&outer.name, &outer.argument.ty, &outer.argument.conditions);
-            let wrapped = quote!(#last: #runtime::__private::Fingerprinted<#ty>);
-            match outer.rank {
-                Rank::Plain => parameters.push(quote!(#(#conditions)* #name: #ty)),
-                Rank::Last => parameters.push(quote!(#(#conditions)* #wrapped)),
-                Rank::LastUnless(next) => {
-                    let later = any_of(&outers[next..]);
-                    parameters.push(quote!(#(#conditions)* #[cfg(#later)] #name: #ty));
-                    parameters.push(quote!(#(#conditions)* #[cfg(not(#later))] #wrapped));
-                }
-            }
-        }
-        if !self.arguments.is_plain_function && outers.iter().all(|outer| !outer.argument.conditions.is_empty()) {
+        if self.needs_body() && outers.iter().all(|outer| !outer.argument.conditions.is_empty()) {
             let condition = (!outers.is_empty()).then(|| any_of(outers)).map(|any| quote!(#[cfg(not(#any))]));
-            parameters.push(quote!(#condition #last: #runtime::__private::Fingerprinted<()>));
+            let wrapped = self.fingerprinted(&quote!(()), &quote!(()));
+            parameters.push(quote!(#condition #wrapped));
         }
         parameters
+    }
+
+    /// The last extractor is wrapped, because the fingerprint needs the body. If which one is the last depends on a
+    /// `cfg`, each that could be is there in both forms.
+    fn push_extractor(&self, outer: &Outer<'_>, later: &[Outer<'_>], parameters: &mut Vec<TokenStream>) {
+        let Outer { argument: Argument { conditions, ty, .. }, name } = outer;
+        let sure_later = later.iter().any(|outer| outer.argument.conditions.is_empty());
+        if !self.needs_body() || sure_later {
+            parameters.push(quote!(#(#conditions)* #name: #ty));
+            return;
+        }
+        let wrapped = self.fingerprinted(&name.to_token_stream(), &ty.to_token_stream());
+        if later.is_empty() {
+            parameters.push(quote!(#(#conditions)* #wrapped));
+        } else {
+            let any_later = any_of(later);
+            let this = all_of(conditions);
+            let (plain, last) = match &this {
+                None => (quote!(#any_later), quote!(not(#any_later))),
+                Some(this) => (quote!(all(#this, #any_later)), quote!(all(#this, not(#any_later)))),
+            };
+            parameters.push(quote!(#[cfg(#plain)] #name: #ty));
+            parameters.push(quote!(#[cfg(#last)] #wrapped));
+        }
+    }
+
+    fn fingerprinted(&self, name: &TokenStream, ty: &TokenStream) -> TokenStream {
+        let wrapper = &self.settings.runtime;
+        let wrapper = quote!(#wrapper::__private::Fingerprinted);
+        let digest = match &self.settings.fingerprint {
+            None => digest_name().to_token_stream(),
+            Some(_) => quote!(..),
+        };
+        quote!(#wrapper { value: #name, #digest }: #wrapper<#ty>)
+    }
+
+    /// For the fingerprint, or to be stored with an operation that somebody else may have to complete.
+    fn needs_body(&self) -> bool {
+        self.settings.fingerprint.is_none() || self.arguments.unit == Unit::Operation
     }
 
     fn output(&self) -> TokenStream {
@@ -130,39 +139,57 @@ impl Plan<'_> {
         }
     }
 
-    /// `let scope = …;` and, if they are expressions, `let key = …;` and `let fingerprint = …;`.
+    /// `let scope = { … };`, or `let (scope, key, fingerprint) = { … };` with the options that are expressions.
     fn bindings(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
-        let mut bindings = match &self.settings.scope {
-            Scope::Global => {
-                let scope = format_ident!("scope", span = Span::mixed_site());
-                quote!(let #scope = #runtime::__private::global_scope();)
-            }
-            Scope::Expression(expression) => self.binding("scope", expression, outers),
+        let expressions = self.expressions();
+        let used: HashSet<String> =
+            expressions.iter().flat_map(|(_, expression)| expression::names(expression.to_token_stream())).collect();
+        let arguments: Vec<TokenStream> = outers.iter().filter_map(|outer| bind_argument(outer, &used)).collect();
+        let mut names: Vec<Ident> = expressions.iter().map(|(option, _)| value_name(option)).collect();
+        let mut values: Vec<TokenStream> =
+            expressions.iter().map(|(option, expression)| self.encoded(option, expression)).collect();
+        if matches!(self.settings.scope, Scope::Global) {
+            names.insert(0, value_name("scope"));
+            values.insert(0, quote!(#runtime::__private::global_scope()));
+        }
+        let (names, values) = match (names.as_slice(), values.as_slice()) {
+            ([name], [value]) => (quote!(#name), quote!(#value)),
+            _ => (quote!((#(#names),*)), quote!((#(#values),*))),
         };
-        if let Key::Expression(expression) = &self.settings.key {
-            bindings.extend(self.binding("key", expression, outers));
+        if arguments.is_empty() {
+            return quote!(let #names = #values;);
         }
-        if let Some(expression) = &self.settings.fingerprint {
-            bindings.extend(self.binding("fingerprint", expression, outers));
+        // A pattern may bind more than the expressions use.
+        quote! {
+            #[allow(unused_variables)]
+            let #names = {
+                #(#arguments)*
+                #values
+            };
         }
-        bindings
     }
 
-    fn binding(&self, option: &str, expression: &Expr, outers: &[Outer<'_>]) -> TokenStream {
+    fn expressions(&self) -> Vec<(&'static str, &Expr)> {
+        let Settings { scope, key, fingerprint, .. } = self.settings;
+        let scope = match scope {
+            Scope::Expression(scope) => Some(("scope", scope)),
+            Scope::Global => None,
+        };
+        let key = match key {
+            Key::Expression(key) => Some(("key", key)),
+            Key::Header | Key::Optional => None,
+        };
+        let fingerprint = fingerprint.as_ref().map(|fingerprint| ("fingerprint", fingerprint));
+        [scope, key, fingerprint].into_iter().flatten().collect()
+    }
+
+    fn encoded(&self, option: &str, expression: &Expr) -> TokenStream {
         let runtime = &self.settings.runtime;
-        let used = expression::names(expression.to_token_stream());
-        let arguments = outers.iter().map(|outer| bind_argument(outer, outers, &used));
-        let name = format_ident!("{option}", span = Span::mixed_site());
         let function = Ident::new(option, Span::call_site());
         let function = Place::of(expression).begin(quote!(#runtime::__private::#function));
         let reference = expression::by_reference(expression);
-        quote! {
-            let #name = {
-                #(#arguments)*
-                #function(#reference)
-            };
-        }
+        quote!(#function(#reference))
     }
 
     fn chain(&self, outers: &[Outer<'_>]) -> TokenStream {
@@ -189,8 +216,8 @@ impl Plan<'_> {
     fn chain_options(&self) -> TokenStream {
         let runtime = &self.settings.runtime;
         let settings = &self.settings;
-        let value = |name: &str| format_ident!("{name}", span = Span::mixed_site());
-        let (scope, key, fingerprint, last) = (value("scope"), value("key"), value("fingerprint"), last_name());
+        let (scope, key, fingerprint, digest) =
+            (value_name("scope"), value_name("key"), value_name("fingerprint"), digest_name());
         let mut options = quote!(.scope(#scope));
         match &settings.key {
             Key::Header => {}
@@ -200,7 +227,7 @@ impl Plan<'_> {
         if settings.fingerprint.is_some() {
             options.extend(quote!(.fingerprint(#fingerprint)));
         } else if !self.arguments.is_plain_function {
-            options.extend(quote!(.request(#last.digest)));
+            options.extend(quote!(.request(#digest)));
         }
         if let Some(wait) = settings.wait.map(duration) {
             options.extend(quote!(.wait(#wait)));
@@ -244,13 +271,15 @@ impl Plan<'_> {
         };
         // A future that is not `Send` is one of the function, a result that is no response one of its type.
         let (at_name, at_output) = (Place::of(name), self.at_output());
+        let mut callee = name.clone();
+        callee.set_span(Span::call_site());
+        let (result, awaited) = (at_output.begin(quote!(#callee)), at_output.end(quote!(.await)));
         let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
-        let (result, awaited) = (at_output.begin(quote!(#name)), at_output.end(quote!(.await)));
-        let pin = at_name.begin(quote!(#runtime::__private::Box::pin));
+        let block = at_name.around(Delimiter::Brace, quote!(#convert(#result(#(#arguments),*)#awaited)));
         let future = at_name.begin(quote!(async move));
-        quote! {
-            .#method(move |#unit| #pin(#future { #convert(#result(#(#arguments),*)#awaited) }))
-        }
+        let pinned = at_name.around(Delimiter::Parenthesis, quote!(#future #block));
+        let pin = at_name.begin(quote!(#runtime::__private::Box::pin));
+        quote!(.#method(move |#unit| #pin #pinned))
     }
 
     fn at_output(&self) -> Place {
@@ -267,8 +296,9 @@ impl Plan<'_> {
         for parameter in &self.arguments.parameters {
             if matches!(parameter, Parameter::Unit(_)) {
                 arguments.push(unit.to_token_stream());
-            } else if let Some(outer) = outers_left.next() {
-                arguments.extend(outer.each_value(outers, |condition, value| quote!(#condition #value)));
+            } else if let Some(Outer { argument, name }) = outers_left.next() {
+                let conditions = &argument.conditions;
+                arguments.push(quote!(#(#conditions)* #name));
             }
         }
         arguments
@@ -282,48 +312,31 @@ impl Plan<'_> {
     }
 }
 
-impl Outer<'_> {
-    /// The places the argument's value may be in, each with its conditions.
-    fn each_value(&self, outers: &[Self], build: impl Fn(TokenStream, TokenStream) -> TokenStream) -> Vec<TokenStream> {
-        let conditions = &self.argument.conditions;
-        let (name, last) = (&self.name, last_name());
-        match self.rank {
-            Rank::Plain => vec![build(quote!(#(#conditions)*), quote!(#name))],
-            Rank::Last => vec![build(quote!(#(#conditions)*), quote!(#last.value))],
-            Rank::LastUnless(next) => {
-                let later = any_of(&outers[next..]);
-                let plain = build(quote!(#(#conditions)* #[cfg(#later)]), quote!(#name));
-                let wrapped = build(quote!(#(#conditions)* #[cfg(not(#later))]), quote!(#last.value));
-                vec![plain, wrapped]
-            }
-        }
+/// Binds the argument by reference with the user's own pattern, if the expression uses a name of it.
+fn bind_argument(outer: &Outer<'_>, used: &HashSet<String>) -> Option<TokenStream> {
+    let Outer { argument: Argument { conditions, pattern, .. }, name } = outer;
+    let names = expression::bound(pattern);
+    if !names.iter().any(|name| used.contains(&name.unraw().to_string())) {
+        return None;
     }
+    let pattern = expression::pattern_by_reference(pattern);
+    Some(quote! {
+        #(#conditions)*
+        let #pattern = &#name;
+    })
 }
 
-/// Binds the argument by reference with the user's own pattern, if the expression uses a name of it.
-fn bind_argument(outer: &Outer<'_>, outers: &[Outer<'_>], used: &std::collections::HashSet<String>) -> TokenStream {
-    use syn::ext::IdentExt;
-    let names = expression::bound(&outer.argument.pattern);
-    if !names.iter().any(|name| used.contains(&name.unraw().to_string())) {
-        return TokenStream::new();
-    }
-    let pattern = expression::pattern_by_reference(&outer.argument.pattern);
-    let bindings = outer.each_value(outers, |condition, value| {
-        quote! {
-            #condition
-            #[allow(unused_variables)]
-            let #pattern = &#value;
-        }
-    });
-    bindings.into_iter().collect()
+/// Of a value that an option's expression has.
+fn value_name(option: &str) -> Ident {
+    Ident::new(option, Span::mixed_site())
 }
 
 fn call_name() -> Ident {
     Ident::new("call", Span::mixed_site())
 }
 
-fn last_name() -> Ident {
-    Ident::new("last", Span::mixed_site())
+fn digest_name() -> Ident {
+    Ident::new("digest", Span::mixed_site())
 }
 
 fn unit_name(unit: Unit) -> Ident {
@@ -336,19 +349,24 @@ fn unit_name(unit: Unit) -> Ident {
 
 /// The condition under which at least one of the arguments is there.
 fn any_of(outers: &[Outer<'_>]) -> TokenStream {
-    let each = outers.iter().map(|outer| all_of(&outer.argument.conditions));
-    quote!(any(#(#each),*))
+    let each: Vec<_> = outers.iter().filter_map(|outer| all_of(&outer.argument.conditions)).collect();
+    match each.as_slice() {
+        [one] => one.clone(),
+        several => quote!(any(#(#several),*)),
+    }
 }
 
-fn all_of(conditions: &[Attribute]) -> TokenStream {
+/// All conditions of one argument, `None` if there is none.
+fn all_of(conditions: &[Attribute]) -> Option<TokenStream> {
     let predicates = conditions.iter().filter_map(|condition| match &condition.meta {
         Meta::List(list) => Some(&list.tokens),
         _ => None,
     });
     let predicates: Vec<_> = predicates.collect();
     match predicates.as_slice() {
-        [one] => one.to_token_stream(),
-        several => quote!(all(#(#several),*)),
+        [] => None,
+        [one] => Some(one.to_token_stream()),
+        several => Some(quote!(all(#(#several),*))),
     }
 }
 

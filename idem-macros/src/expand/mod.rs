@@ -19,6 +19,8 @@ mod settings;
 mod signature;
 mod spans;
 mod sql;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use proc_macro2::TokenStream;

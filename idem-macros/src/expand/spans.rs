@@ -1,7 +1,7 @@
 //! Where the compiler's errors about generated code stand: on the user's tokens that they are about. Only the place of
 //! a token is changed, never what its name means.
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 
 /// The ends of some tokens of the user. What is generated from the one to the other is underlined from end to end.
@@ -26,6 +26,13 @@ impl Place {
     /// Puts generated tokens at the beginning.
     pub(super) fn begin(self, tokens: TokenStream) -> TokenStream {
         relocated(tokens, self.first)
+    }
+
+    /// Brackets at the beginning around tokens that stay where they are.
+    pub(super) fn around(self, delimiter: Delimiter, inside: TokenStream) -> TokenStream {
+        let mut group = Group::new(delimiter, inside);
+        group.set_span(Span::call_site().located_at(self.first));
+        TokenTree::Group(group).into()
     }
 
     /// Puts generated tokens at the end.

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, RawForm, Request, State};
 use axum::{Extension, Form, Json};
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use sqlx::PgPool;
 
 use crate::idempotency::Idempotency;
@@ -81,7 +81,7 @@ impl<T> Extractor<Form<T>> {
     /// The payload must be readable from the body.
     pub fn last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 
@@ -97,7 +97,7 @@ impl<T> Extractor<Json<T>> {
     /// The payload must be readable from the body.
     pub fn last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 
@@ -113,14 +113,14 @@ impl<T> Extractor<Path<T>> {
     /// The payload must be readable from the URI.
     pub fn last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 
     /// The payload must be readable from the URI.
     pub fn before_the_last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 }
@@ -129,14 +129,14 @@ impl<T> Extractor<Query<T>> {
     /// The payload must be readable from the URI.
     pub fn last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 
     /// The payload must be readable from the URI.
     pub fn before_the_last()
     where
-        T: DeserializeOwned,
+        T: for<'de> Deserialize<'de>,
     {
     }
 }

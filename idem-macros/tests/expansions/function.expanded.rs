@@ -1,0 +1,31 @@
+async fn on_payment(
+    arg0: &Idempotency,
+    arg1: Payment,
+) -> Result<Receipt, ConsumerError> {
+    async fn on_payment(
+        idempotency: &Idempotency,
+        tx: &mut Tx,
+        payment: Payment,
+    ) -> Result<Receipt, ConsumerError> {
+        book(tx, payment).await
+    }
+    #[allow(unused_variables)]
+    let (scope, key) = {
+        let payment = &arg1;
+        (
+            ::idem_runtime::__private::scope(&"payments"),
+            ::idem_runtime::__private::key(&payment.id),
+        )
+    };
+    ::idem_runtime::__private::Call::function(arg0)
+        .handler(
+            ::core::concat!(::core::module_path!(), "::on_payment"),
+            ::core::time::Duration::from_secs(604_800),
+        )
+        .scope(scope)
+        .key(key)
+        .call_transaction(async move |tx: &mut ::idem_runtime::Tx| {
+            on_payment(arg0, tx, arg1).await
+        })
+        .await
+}

@@ -1,0 +1,8 @@
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment(
+    idempotency: &Idempotency,
+    tx: &mut Tx,
+    payment: Payment,
+) -> Result<Receipt, ConsumerError> {
+    book(tx, payment).await
+}

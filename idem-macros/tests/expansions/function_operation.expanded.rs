@@ -1,0 +1,35 @@
+async fn on_payment(
+    arg0: &str,
+    arg1: &Payment,
+    arg2: &Idempotency,
+) -> Result<Receipt, ConsumerError> {
+    async fn on_payment(
+        source: &str,
+        payment: &Payment,
+        op: &mut Operation,
+        idempotency: &Idempotency,
+    ) -> Result<Receipt, ConsumerError> {
+        op.step("book", async |key| book(key, payment).await).await
+    }
+    #[allow(unused_variables)]
+    let (scope, key) = {
+        let source = &arg0;
+        let payment = &arg1;
+        (
+            ::idem_runtime::__private::scope(&source),
+            ::idem_runtime::__private::key(&payment.id),
+        )
+    };
+    ::idem_runtime::__private::Call::function(arg2)
+        .handler(
+            ::core::concat!(::core::module_path!(), "::on_payment"),
+            ::core::time::Duration::from_secs(604_800),
+        )
+        .scope(scope)
+        .key(key)
+        .lease(::core::time::Duration::from_secs(60))
+        .call_operation(async move |op: &mut ::idem_runtime::Operation| {
+            on_payment(arg0, arg1, op, arg2).await
+        })
+        .await
+}

@@ -1,0 +1,35 @@
+async fn create_order(
+    call: ::idem_runtime::__private::Call,
+    arg0: Tenant,
+    ::idem_runtime::__private::Fingerprinted {
+        value: arg1,
+        digest,
+    }: ::idem_runtime::__private::Fingerprinted<Region>,
+) -> ::idem_runtime::__private::Response {
+    async fn create_order(
+        tenant: Tenant,
+        Region(region): Region,
+        tx: &mut Tx,
+    ) -> StatusCode {
+        StatusCode::CREATED
+    }
+    #[allow(unused_variables)]
+    let scope = {
+        let tenant = &arg0;
+        let Region(region) = &arg1;
+        ::idem_runtime::__private::scope(&format!("{}:{region}", tenant.id))
+    };
+    call.handler(
+            ::core::concat!(::core::module_path!(), "::create_order"),
+            ::core::time::Duration::from_secs(86_400),
+        )
+        .scope(scope)
+        .optional_key()
+        .request(digest)
+        .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
+            ::idem_runtime::__private::IntoResponse::into_response(
+                create_order(arg0, arg1, tx).await,
+            )
+        }))
+        .await
+}

@@ -1,0 +1,25 @@
+async fn tick(
+    call: ::idem_runtime::__private::Call,
+    ::idem_runtime::__private::Fingerprinted {
+        value: (),
+        digest,
+    }: ::idem_runtime::__private::Fingerprinted<()>,
+) -> ::idem_runtime::__private::Response {
+    async fn tick(tx: &mut Tx) {
+        sqlx::query("UPDATE clock SET ticks = ticks + 1")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+    }
+    let scope = ::idem_runtime::__private::global_scope();
+    call.handler(
+            ::core::concat!(::core::module_path!(), "::tick"),
+            ::core::time::Duration::from_secs(604_800),
+        )
+        .scope(scope)
+        .request(digest)
+        .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
+            ::idem_runtime::__private::IntoResponse::into_response(tick(tx).await)
+        }))
+        .await
+}
