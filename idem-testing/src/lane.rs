@@ -1,6 +1,6 @@
 //! A database with an instance of the application over it, in which one trial runs at a time.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -28,8 +28,8 @@ pub(crate) struct Lane {
     _database: TestDatabase,
 }
 
-/// A process of the application whose connections go through the proxy. Its pool is of one, so that a connection that is left broken,
-/// or in a transaction, must be met again.
+/// A process of the application whose connections go through the proxy. A pool of one meets a connection that is left broken, or in a
+/// transaction, again.
 pub(crate) struct Victim {
     pub(crate) app: Router,
     pub(crate) pool: PgPool,
@@ -44,8 +44,8 @@ impl Lane {
         Ok(Self { proxy, direct, other, _database: database })
     }
 
-    pub(crate) async fn victim(&self, subject: &Subject<'_>) -> Victim {
-        let pool = self.proxy.pool_with(PgPoolOptions::new().max_connections(1).acquire_timeout(TIMEOUT));
+    pub(crate) async fn victim(&self, subject: &Subject<'_>, connections: u32) -> Victim {
+        let pool = self.proxy.pool_with(PgPoolOptions::new().max_connections(connections).acquire_timeout(TIMEOUT));
         let app = (subject.app)(pool.clone()).await;
         drop(pool.acquire().await.expect("the proxied database must accept connections"));
         let victim = Victim { app, pool };
@@ -127,4 +127,10 @@ pub(crate) async fn retry_until_final(
         }
     }
     None
+}
+
+/// Keys of different runs over one database must differ.
+pub(crate) fn unique_key(trial: &str) -> String {
+    let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    format!("{trial}-{nanoseconds:x}")
 }

@@ -16,6 +16,7 @@
 compile_error!("`idem-testing` must run on Unix; use the Windows Subsystem for Linux");
 
 mod client;
+mod contract;
 mod crash;
 mod database;
 mod external;
@@ -24,6 +25,7 @@ mod postgres;
 pub mod proxy;
 mod subject;
 
+pub use contract::{Contract, ContractReport, Finding, contract};
 pub use crash::{CrashMatrix, CrashReport, Strike, Trial, crash_matrix};
 pub use database::TestDatabase;
 pub use external::ExternalCalls;

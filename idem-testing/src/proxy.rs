@@ -44,6 +44,7 @@ use tokio::sync::watch;
 
 use connection::{Shared, serve};
 pub use counts::Counts;
+pub(crate) use fault::shorten;
 pub use fault::{Action, Direction, Fault, Met, Place};
 
 const PREFIX: &str = "idem-proxy-";
@@ -126,6 +127,11 @@ impl Proxy {
     /// Cuts all connections, now. New ones are accepted.
     pub fn cut_connections(&self) {
         self.shared.cut_connections();
+    }
+
+    /// Accepts connections again after an [`Action::Partition`].
+    pub fn heal(&self) {
+        self.shared.state().heal();
     }
 
     /// Delays each round trip by this much from now on: the network of another availability zone, about 1 ms.

@@ -89,7 +89,11 @@ impl<'a> Subject<'a> {
     }
 
     pub(crate) fn request(&self, key: &str) -> Request<Body> {
-        match &self.template {
+        self.request_from(&self.template, key)
+    }
+
+    pub(crate) fn request_from(&self, template: &Template<'_>, key: &str) -> Request<Body> {
+        match template {
             Template::Fixed(parts, body) => {
                 let mut request = Request::from_parts((**parts).clone(), Body::from(body.clone()));
                 let value = HeaderValue::from_str(key).expect("the keys of the kit are visible ASCII");

@@ -18,6 +18,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS orders (
         id bigserial PRIMARY KEY, customer bigint NOT NULL, product bigint NOT NULL, quantity bigint NOT NULL,
         giver bigint REFERENCES customers DEFERRABLE INITIALLY DEFERRED);
+    CREATE TABLE IF NOT EXISTS events (number bigserial PRIMARY KEY, id text NOT NULL, amount bigint NOT NULL);
     INSERT INTO customers (email) VALUES ('taken@example.org') ON CONFLICT DO NOTHING;
     INSERT INTO products VALUES (1, 1000000), (2, 1) ON CONFLICT DO NOTHING;";
 
@@ -29,6 +30,9 @@ pub(crate) async fn application(pool: PgPool) -> Router {
     idempotency.migrate().await.expect("the migrations");
     Router::new()
         .route("/orders", post(create_order))
+        .route("/guests", post(create_guest_order))
+        .route("/patient", post(create_order_patiently))
+        .route("/events", post(receive_event))
         .route("/baskets", post(create_basket))
         .route("/customers", post(create_customer))
         .route("/gifts", post(create_gift))
@@ -37,6 +41,10 @@ pub(crate) async fn application(pool: PgPool) -> Router {
 
 pub(crate) async fn count_orders(pool: PgPool) -> sqlx::Result<i64> {
     sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&pool).await
+}
+
+pub(crate) async fn count_events(pool: PgPool) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&pool).await
 }
 
 /// How many pieces of both products are sold.
@@ -84,7 +92,10 @@ impl IntoResponse for Failure {
         match self {
             Self::OutOfStock => (StatusCode::PAYMENT_REQUIRED, "out of stock").into_response(),
             Self::Taken => (StatusCode::CONFLICT, "this address is taken").into_response(),
-            Self::Database(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Self::Database(error) => {
+                tracing::debug!(%error, "the database failed");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
         }
     }
 }
@@ -108,6 +119,37 @@ async fn create_order(
         return Err(Failure::OutOfStock);
     }
     Ok((StatusCode::CREATED, Json(order)))
+}
+
+#[idempotent(scope = customer.0, ttl = "24h", in_flight = "wait 5s")]
+async fn create_order_patiently(
+    customer: Customer,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Order>), Failure> {
+    Ok((StatusCode::CREATED, Json(insert_order(tx, &customer, &new).await?)))
+}
+
+#[idempotent(scope = customer.0, ttl = "24h", key = optional)]
+async fn create_guest_order(
+    customer: Customer,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Order>), Failure> {
+    Ok((StatusCode::CREATED, Json(insert_order(tx, &customer, &new).await?)))
+}
+
+#[derive(Deserialize)]
+struct Event {
+    id: String,
+    amount: i64,
+}
+
+#[idempotent(scope = global, key = event.id, ttl = "7d")]
+async fn receive_event(tx: &mut Tx, Json(event): Json<Event>) -> Result<StatusCode, Failure> {
+    let insert = "INSERT INTO events (id, amount) VALUES ($1, $2)";
+    sqlx::query(insert).bind(&event.id).bind(event.amount).execute(&mut *tx).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// One order for each product, and none for a product that is in the basket already.

@@ -2,14 +2,15 @@
 //!
 //! `cargo test -p idem-tests --test crash -- --nocapture` prints the tables.
 
+mod contract;
 mod handlers;
 
 use axum::body::Body;
 use axum::http::Request;
-use handlers::{application, count_orders, count_stock};
+use handlers::{application, count_events, count_orders, count_stock};
 use idem_testing::{CrashReport, crash_matrix};
 
-fn request(path: &str, body: &'static str) -> Request<Body> {
+fn request(path: &str, body: impl Into<Body>) -> Request<Body> {
     Request::post(path).header("content-type", "application/json").header("customer", "1").body(body.into()).unwrap()
 }
 
@@ -57,6 +58,13 @@ async fn a_refusal_leaves_no_writes_and_is_the_same_for_every_retry() {
 async fn savepoints_are_left_as_the_handler_left_them() {
     let report = crash_matrix(application, request("/baskets", "[1, 1, 2]")).effects(count_orders).run().await;
     check(report, &["BEGIN", "SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT", "COMMIT"]);
+}
+
+#[tokio::test]
+async fn a_webhook_is_received_once() {
+    let event = |id: &str| request("/events", format!(r#"{{"id": "{id}", "amount": 7}}"#));
+    let report = crash_matrix(application, event).effects(count_events).run().await;
+    check(report, &["BEGIN", "INSERT INTO events", "COMMIT"]);
 }
 
 #[tokio::test]

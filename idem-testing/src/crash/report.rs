@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::strike::Strike;
 use super::trial::Baseline;
-use crate::proxy::Met;
+use crate::proxy::{Met, shorten};
 use crate::subject::Subject;
 
 /// What an attempt saw.
@@ -96,7 +96,7 @@ impl CrashReport {
     pub fn violations(&self) -> Vec<String> {
         let mut places: Vec<(String, Vec<&str>)> = Vec::new();
         for trial in &self.trials {
-            let statement = shorten(&trial.met.statement, 80);
+            let statement = trial.met.short_statement(80);
             for violation in &trial.violations {
                 let finding = format!("of `{statement}`: {violation}; attempts saw {}", trial.attempts());
                 let finding = format!("{} {{}} {finding}", trial.strike);
@@ -219,17 +219,4 @@ impl fmt::Display for Seen {
             Seen::Closed => f.write_str("closed"),
         }
     }
-}
-
-/// One line of at most so many characters. Of several commands, the end of the last is shown too: it may be `COMMIT`.
-fn shorten(text: &str, length: usize) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let count = line.chars().count();
-    if count <= length {
-        return line;
-    }
-    let last = line.rsplit_once("; ").map_or("", |(_, last)| last);
-    let tail: String = last.chars().take(length / 2).collect();
-    let head: String = line.chars().take(length - 1 - tail.chars().count()).collect();
-    format!("{head}…{tail}")
 }

@@ -15,6 +15,8 @@ pub enum Strike {
     AnswerLost,
     /// The server's process is terminated before a round trip.
     BackendKilled,
+    /// The process loses its database for good, before a round trip: as if it had been killed. Retries go to another process.
+    CutOff,
     /// What the client sends is held back; it arrives after others may have taken over.
     Stalled,
     /// The server executes what it was asked for, and its answer is held back.
@@ -23,14 +25,21 @@ pub enum Strike {
 
 impl Strike {
     /// All of them.
-    pub const ALL: [Strike; 5] =
-        [Strike::CutBefore, Strike::AnswerLost, Strike::BackendKilled, Strike::Stalled, Strike::AnswerStalled];
+    pub const ALL: [Strike; 6] = [
+        Strike::CutBefore,
+        Strike::AnswerLost,
+        Strike::BackendKilled,
+        Strike::CutOff,
+        Strike::Stalled,
+        Strike::AnswerStalled,
+    ];
 
     pub(super) fn fault(self, n: u64, stall: Duration) -> Fault {
         let (place, action) = match self {
             Strike::CutBefore => (Place::Frontend(n), Action::Cut),
             Strike::AnswerLost => (Place::Backend(n), Action::Cut),
             Strike::BackendKilled => (Place::RoundTrip(n), Action::KillBackend),
+            Strike::CutOff => (Place::RoundTrip(n), Action::Partition),
             Strike::Stalled => (Place::RoundTrip(n), Action::Stall(stall)),
             Strike::AnswerStalled => (Place::Answer(n), Action::Stall(stall)),
         };
@@ -48,6 +57,7 @@ impl fmt::Display for Strike {
             Strike::CutBefore => "cut before",
             Strike::AnswerLost => "answer lost",
             Strike::BackendKilled => "backend killed",
+            Strike::CutOff => "cut off",
             Strike::Stalled => "stalled",
             Strike::AnswerStalled => "answer stalled",
         })

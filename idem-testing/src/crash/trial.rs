@@ -1,17 +1,20 @@
 //! One fault, and what becomes of it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 
 use super::report::{Seen, Trial};
 use super::strike::Strike;
 use crate::client::{Answer, Attempt, send};
-use crate::lane::{Lane, PATIENCE, TIMEOUT, Victim, retry_until_final};
+use crate::lane::{Lane, PATIENCE, TIMEOUT, Victim, retry_until_final, unique_key};
 use crate::subject::Subject;
 
 /// How long the release of a connection may take after an answer, or the end of a transaction after a fault.
 const CALM: Duration = Duration::from_secs(5);
+
+/// How long the client of a process that is cut off from its database waits.
+const PARTING: Duration = Duration::from_millis(200);
 
 /// What one execution without a fault does.
 #[derive(Clone, Debug)]
@@ -25,10 +28,10 @@ pub(super) struct Baseline {
 }
 
 pub(super) async fn baseline(subject: &Subject<'_>, lane: &Lane) -> Baseline {
-    let key = key("baseline");
+    let key = unique_key("baseline");
     subject.before_each(&lane.direct).await;
     let before = subject.effects(&lane.direct).await;
-    let victim = lane.victim(subject).await;
+    let victim = lane.victim(subject, 1).await;
     let mut violations = Vec::new();
     let first = send(&victim.app, subject.request(&key), TIMEOUT).await;
     let status = first.answer().map_or(StatusCode::GATEWAY_TIMEOUT, |answer| answer.status);
@@ -62,12 +65,16 @@ pub(super) async fn run(
     n: u64,
     stall: Duration,
 ) -> Option<Trial> {
-    let key = key(&format!("{strike:?}-{n}"));
+    let key = unique_key(&format!("{strike:?}-{n}"));
     subject.before_each(&lane.direct).await;
     let before = subject.effects(&lane.direct).await;
-    let victim = lane.victim(subject).await;
+    let victim = lane.victim(subject, 1).await;
     lane.proxy.inject(strike.fault(n, stall));
-    let timeout = if strike.is_stall() { stall / 4 } else { TIMEOUT };
+    let timeout = match strike {
+        Strike::Stalled | Strike::AnswerStalled => stall / 4,
+        Strike::CutOff => PARTING,
+        _ => TIMEOUT,
+    };
     let mut attempts = vec![send(&victim.app, subject.request(&key), timeout).await];
     // What the handler left to the background belongs to the request.
     while lane.proxy.met().is_none() && !victim.idle(Duration::ZERO).await && victim.idle(CALM).await {}
@@ -78,8 +85,10 @@ pub(super) async fn run(
     };
     let mut answer = attempts[0].clone().into_final(baseline.failure);
     if answer.is_none() {
-        answer = retry_until_final(subject, &key, &[&lane.other, &victim.app], baseline.failure, &mut attempts).await;
+        let apps: &[_] = if strike == Strike::CutOff { &[&lane.other] } else { &[&lane.other, &victim.app] };
+        answer = retry_until_final(subject, &key, apps, baseline.failure, &mut attempts).await;
     }
+    lane.proxy.heal();
     let mut violations: Vec<String> =
         met.failure.iter().map(|why| format!("the fault could not strike: {why}")).collect();
     violations.extend(left_behind(lane, &victim, stall).await);
@@ -151,10 +160,4 @@ fn seen(subject: &Subject<'_>, attempt: &Attempt) -> Seen {
         Attempt::TimedOut => Seen::TimedOut,
         Attempt::Closed => Seen::Closed,
     }
-}
-
-/// Keys of different runs over one database must differ.
-fn key(trial: &str) -> String {
-    let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-    format!("{trial}-{nanoseconds:x}")
 }

@@ -44,6 +44,7 @@ pub(super) struct State {
     since: (Counts, u64),
     met: Option<Met>,
     stalled: u32,
+    partitioned: bool,
     latency: Duration,
     recorded: Option<Vec<String>>,
 }
@@ -81,6 +82,10 @@ impl State {
 
     pub(super) fn met(&self) -> Option<Met> {
         self.met.clone()
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.partitioned = false;
     }
 
     pub(super) fn is_stalling(&self) -> bool {
@@ -154,6 +159,9 @@ impl State {
 
 /// Serves one client until either side hangs up or a fault cuts the connection.
 pub(super) async fn serve(mut client: UnixStream, shared: Arc<Shared>) {
+    if shared.state().partitioned {
+        return;
+    }
     shared.state().counts.connections += 1;
     let mut cuts = shared.cuts.subscribe();
     let mut framing = Framing::of_client();
@@ -235,6 +243,7 @@ impl Connected {
                 }
                 match verdict.action {
                     Some(Action::Cut) => return Ok(()),
+                    Some(Action::Partition) => return self.partition(),
                     Some(Action::CutAfter) => return self.complete_unheard(server, &message).await,
                     Some(action) => self.strike(action).await,
                     None => {}
@@ -271,6 +280,7 @@ impl Connected {
                     client.write_all(&outgoing.split()).await?;
                 }
                 match verdict.action {
+                    Some(Action::Partition) => return self.partition(),
                     Some(Action::Cut) => return complete(server, framing, message).await,
                     Some(Action::CutAfter) => return client.write_all(&message.bytes).await,
                     Some(action) => self.strike(action).await,
@@ -280,6 +290,12 @@ impl Connected {
             }
             client.write_all(&outgoing.split()).await?;
         }
+        Ok(())
+    }
+
+    fn partition(&self) -> io::Result<()> {
+        self.shared.state().partitioned = true;
+        self.shared.cut_connections();
         Ok(())
     }
 

@@ -38,6 +38,9 @@ pub enum Action {
     Stall(Duration),
     /// The session's server process is terminated (`pg_terminate_backend`) before the message is delivered.
     KillBackend,
+    /// All connections of the proxy are cut, and new ones are refused until [`Proxy::heal`](super::Proxy::heal): what the
+    /// database sees of a client process that is killed.
+    Partition,
 }
 
 /// Who sends a message.
@@ -64,6 +67,13 @@ pub struct Met {
     pub failure: Option<String>,
 }
 
+impl Met {
+    /// The statement in at most so many characters.
+    pub(crate) fn short_statement(&self, length: usize) -> String {
+        shorten(&self.statement, length)
+    }
+}
+
 impl fmt::Display for Met {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sender = match self.direction {
@@ -72,4 +82,17 @@ impl fmt::Display for Met {
         };
         write!(f, "{sender} {} of `{}`", self.message, self.statement)
     }
+}
+
+/// One line of at most so many characters. Of several commands, the end of the last is shown too: it may be `COMMIT`.
+pub(crate) fn shorten(text: &str, length: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let count = line.chars().count();
+    if count <= length {
+        return line;
+    }
+    let last = line.rsplit_once("; ").map_or("", |(_, last)| last);
+    let tail: String = last.chars().take(length / 2).collect();
+    let head: String = line.chars().take(length - 1 - tail.chars().count()).collect();
+    format!("{head}…{tail}")
 }

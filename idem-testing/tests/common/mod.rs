@@ -1,4 +1,5 @@
-//! The usual way to store idempotency keys, with the usual defects: what the kit must catch.
+//! The usual ways to store idempotency keys, with the usual defects: what the kit must catch.
+#![allow(dead_code)] // each test program uses a part
 
 use axum::Router;
 use axum::body::Body;
@@ -42,6 +43,33 @@ async fn create_order(State(pool): State<PgPool>, headers: HeaderMap, item: Stri
     let id: i64 = sqlx::query_scalar(insert).bind(item).fetch_one(&pool).await?;
     let update = "UPDATE claims SET response = $2 WHERE key = $1";
     sqlx::query(update).bind(key).bind(id.to_string()).execute(&pool).await?;
+    Ok((StatusCode::CREATED, id.to_string()).into_response())
+}
+
+/// Looks first and acts then: what is not there yet may be there a moment later.
+pub(crate) async fn racy_store(pool: PgPool) -> Router {
+    let app = broken_store(pool.clone()).await;
+    drop(app);
+    Router::new().route("/orders", post(create_order_racily)).with_state(pool)
+}
+
+async fn create_order_racily(
+    State(pool): State<PgPool>,
+    headers: HeaderMap,
+    item: String,
+) -> Result<Response, Failure> {
+    let key = headers["idempotency-key"].to_str().unwrap();
+    let select = "SELECT response FROM claims WHERE key = $1";
+    let stored: Option<String> = sqlx::query_scalar(select).bind(key).fetch_optional(&pool).await?;
+    if let Some(response) = stored {
+        return Ok((StatusCode::CREATED, [("idempotency-replayed", "true")], response).into_response());
+    }
+    let mut transaction = pool.begin().await?;
+    let insert = "INSERT INTO orders (item) VALUES ($1) RETURNING id";
+    let id: i64 = sqlx::query_scalar(insert).bind(item).fetch_one(&mut *transaction).await?;
+    let store = "INSERT INTO claims (key, response) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    sqlx::query(store).bind(key).bind(id.to_string()).execute(&mut *transaction).await?;
+    transaction.commit().await?;
     Ok((StatusCode::CREATED, id.to_string()).into_response())
 }
 
