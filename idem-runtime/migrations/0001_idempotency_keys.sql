@@ -1,7 +1,15 @@
 -- One row is one claimed or completed operation. The primary key is the only judge of who may run.
 CREATE TABLE idempotency_keys (
-    -- Wide columns first: no padding between them.
+    -- Wide columns first: no padding between them. 'infinity' while a multi-step operation is in progress.
     expires_at timestamptz NOT NULL,
+    -- Multi-step operations only, all NULL otherwise: since when, until when its owner holds the claim, when the
+    -- completer may look at it, and the fencing token, which every statement of the owner checks.
+    started_at timestamptz,
+    lease_expires_at timestamptz,
+    recover_at timestamptz,
+    token bigint,
+    attempt integer,
+    recoveries integer,
     -- NULL while a multi-step operation is in progress.
     status smallint,
     scope text COLLATE "C" NOT NULL,
@@ -9,12 +17,18 @@ CREATE TABLE idempotency_keys (
     fingerprint bytea NOT NULL,
     headers bytea,
     body bytea,
-    -- Multi-step operations only: the fencing token, and until when its owner holds the claim.
-    attempt integer,
-    lease_expires_at timestamptz,
+    -- Multi-step operations only: what has been done, one line a step; what to send again; why the completer gave up.
+    recovery_points bytea,
+    request bytea,
+    failure text,
     PRIMARY KEY (scope, key),
-    CONSTRAINT completed_or_claimed CHECK (status IS NOT NULL OR (attempt IS NOT NULL AND lease_expires_at IS NOT NULL)),
+    CONSTRAINT completed_or_claimed CHECK (
+        status IS NOT NULL
+        OR (token IS NOT NULL AND attempt IS NOT NULL AND started_at IS NOT NULL AND lease_expires_at IS NOT NULL
+            AND recover_at IS NOT NULL AND recoveries IS NOT NULL AND recovery_points IS NOT NULL)
+    ),
     CONSTRAINT completed_has_response CHECK (status IS NULL OR (headers IS NOT NULL AND body IS NOT NULL)),
+    CONSTRAINT failed_is_in_progress CHECK (failure IS NULL OR status IS NULL),
     CONSTRAINT scope_length CHECK (octet_length(scope) <= 255),
     CONSTRAINT key_length CHECK (octet_length(key) BETWEEN 1 AND 255),
     CONSTRAINT fingerprint_length CHECK (octet_length(fingerprint) = 32)
@@ -22,3 +36,6 @@ CREATE TABLE idempotency_keys (
 
 -- The sweeper walks it; expiry times arrive in order, so it costs one append a row.
 CREATE INDEX idempotency_keys_expires_at ON idempotency_keys (expires_at);
+
+-- The completer walks it; it holds nothing but operations in progress.
+CREATE INDEX idempotency_keys_recover_at ON idempotency_keys (recover_at) WHERE status IS NULL;

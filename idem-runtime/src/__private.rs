@@ -8,11 +8,10 @@ pub use std::boxed::Box;
 #[cfg(feature = "axum")]
 pub use axum::response::{IntoResponse, Response};
 
-#[cfg(feature = "axum")]
 pub use crate::call::{Call, Request};
+pub use crate::fingerprint::Digest;
 #[cfg(feature = "axum")]
 pub use crate::fingerprint::Fingerprinted;
-pub use crate::fingerprint::{Digest, digest_of_body};
 pub use crate::scope::EncodedScope;
 pub use crate::statements::Isolation;
 
@@ -39,8 +38,8 @@ pub fn key(key: &(impl Key + ?Sized)) -> Result<IdempotencyKey, InvalidKey> {
 }
 
 /// `fingerprint = …`
-pub fn fingerprint(value: &(impl serde::Serialize + ?Sized)) -> Digest {
+pub fn fingerprint(value: &(impl serde::Serialize + ?Sized)) -> [u8; 32] {
     // A value that does not serialize has no stable identity: it counts as itself, and never equals another.
     let json = serde_json::to_vec(value).unwrap_or_else(|_| IdempotencyKey::random().as_str().as_bytes().to_vec());
-    digest_of_body(Some("application/json"), &json)
+    crate::fingerprint::digest_of_body(Some("application/json"), &json)
 }

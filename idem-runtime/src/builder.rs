@@ -19,6 +19,7 @@ pub struct Builder {
     settings: Settings,
     header: String,
     replay_header: String,
+    resent_headers: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_batch: u32,
     pub(crate) prepared_statements: bool,
+    pub(crate) resent_headers: Vec<HeaderName>,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             sweep_interval: Duration::from_secs(10),
             sweep_batch: 1_000,
             prepared_statements: true,
+            resent_headers: vec![http::header::CONTENT_TYPE, http::header::ACCEPT],
         }
     }
 }
@@ -64,7 +67,8 @@ impl Builder {
     pub(crate) fn new(pool: PgPool) -> Self {
         let settings = Settings::default();
         let (header, replay_header) = (settings.header.to_string(), settings.replay_header.to_string());
-        Self { pool, settings, header, replay_header }
+        let resent_headers = settings.resent_headers.iter().map(ToString::to_string).collect();
+        Self { pool, settings, header, replay_header, resent_headers }
     }
 
     /// The Postgres schema that holds the tables. Default `idem`; 1 to 63 bytes.
@@ -165,6 +169,14 @@ impl Builder {
         self
     }
 
+    /// The request headers that a multi-step operation keeps, for the [completer](Idempotency::completer) to send again.
+    /// Default `Content-Type` and `Accept`. They are stored in the database: name no credentials.
+    #[must_use]
+    pub fn resent_headers<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.resent_headers = names.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Whether statements are prepared once a connection and kept. Default `true`.
     ///
     /// Switch it off behind a pooler in transaction mode that does not know prepared statements (PgBouncer before 1.21, or
@@ -185,6 +197,8 @@ impl Builder {
         let mut settings = self.settings;
         settings.header = header_name("header", &self.header)?;
         settings.replay_header = header_name("replay_header", &self.replay_header)?;
+        settings.resent_headers =
+            self.resent_headers.iter().map(|name| header_name("resent_headers", name)).collect::<Result<_, _>>()?;
         settings.check()?;
         Ok(Idempotency::from_settings(self.pool, settings))
     }

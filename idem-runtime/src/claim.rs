@@ -3,20 +3,23 @@
 //! The lock answers a duplicate at once; the look-up, a statement of its own, has a snapshot newer than the lock, so it
 //! sees what the lock's last holder committed. Neither is needed for the promise: the primary key judges at the end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
 use sqlx::{Executor, Postgres, Row};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::completion::{Ended, Verdict};
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::registry::OperationId;
-use crate::response::StoredResponse;
+use crate::registry::{Entrance, News, OperationId, Ticket, Waiter};
 use crate::statements::Isolation;
+use crate::stored::StoredResponse;
 use crate::transaction::{Tx, is_conflict};
 
 /// One request's claim: which operation it names, and how it wants to be run.
@@ -32,23 +35,57 @@ pub(crate) struct Claim {
     pub(crate) isolation: Option<Isolation>,
     /// How long a duplicate waits for the first one to end; `None` rejects at once.
     pub(crate) wait: Option<Duration>,
+    /// The request as the completer would send it again; empty for what is not routed.
+    pub(crate) request: Bytes,
+}
+
+/// What a handler works with: one transaction, or an operation of several steps.
+pub(crate) trait Unit: Send + Sized {
+    /// Takes the claim over from a look-up that allows it; `None` where someone else was faster.
+    fn claim(tx: Tx, free: Free, claim: &Claim) -> impl Future<Output = Result<Option<Self>, Error>> + Send;
+
+    /// Ends the operation as `verdict` says.
+    fn end(
+        self,
+        claim: &Claim,
+        verdict: Verdict,
+        ticket: Option<Ticket<StoredResponse>>,
+    ) -> impl Future<Output = Result<Ended, Error>> + Send;
+
+    /// Lets the key go without an outcome. When it returns, the key is free.
+    fn abandon(self) -> impl Future<Output = ()> + Send;
 }
 
 /// What the database says about a key.
-pub(crate) enum Standing {
-    /// This transaction holds the claim.
-    Claimed(Tx, Room),
+pub(crate) enum Standing<U> {
+    /// The claim is ours.
+    Claimed(U),
     /// The operation has completed.
     Completed(StoredResponse),
     /// Another process runs it.
     InFlight,
 }
 
-/// What the look-up saw in the row's place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
-    /// A row whose retention is over: the outcome replaces it.
-    pub(crate) replaces_expired: bool,
+/// What the holder of the key's lock found in the row's place.
+pub(crate) enum Free {
+    /// Nothing, or a row whose retention is over, which the outcome replaces.
+    Absent { expired: bool },
+    /// A multi-step operation that its owner gave back or lost.
+    Abandoned(Abandoned),
+}
+
+/// A multi-step operation without an owner.
+pub(crate) struct Abandoned {
+    pub(crate) token: i64,
+    pub(crate) recovery_points: Vec<u8>,
+}
+
+/// How a request gets past the operations in flight in this process.
+pub(crate) enum Entered {
+    /// It is ours to ask the database; without a ticket where an older one has outlived its lease.
+    Ours(Option<Ticket<StoredResponse>>),
+    /// A duplicate has just learnt the outcome.
+    Stored(Arc<StoredResponse>),
 }
 
 /// The first pause between two looks at a key that another process holds; it doubles, with jitter, up to the last.
@@ -56,9 +93,38 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 impl Claim {
+    /// Meets the operations in flight in this process.
+    pub(crate) async fn enter(&self, deadline: Option<Instant>) -> Result<Entered, Error> {
+        loop {
+            match self.idempotency.registry().enter(&self.id, self.fingerprint, self.lease) {
+                Entrance::Free(ticket) => return Ok(Entered::Ours(Some(ticket))),
+                Entrance::Overdue => return Ok(Entered::Ours(None)),
+                Entrance::Occupied { fingerprint, .. } if fingerprint != self.fingerprint => {
+                    return Err(Error::Mismatch);
+                }
+                Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline).await? {
+                    News::Stored(stored) => return Ok(Entered::Stored(stored)),
+                    News::Running => return Err(self.idempotency.in_flight()),
+                    News::Released => {}
+                },
+            }
+        }
+    }
+
+    async fn wait(
+        &self,
+        mut waiter: Waiter<StoredResponse>,
+        deadline: Option<Instant>,
+    ) -> Result<News<StoredResponse>, Error> {
+        match deadline {
+            None => Ok(waiter.looked_up().await),
+            Some(deadline) => timeout_at(deadline, waiter.ended()).await.map_err(|_| self.idempotency.in_flight()),
+        }
+    }
+
     /// Asks the database, and asks again until `deadline` while another process runs the operation. Between two looks it
     /// holds no connection.
-    pub(crate) async fn stand(&self, deadline: Option<Instant>) -> Result<Standing, Error> {
+    pub(crate) async fn stand<U: Unit>(&self, deadline: Option<Instant>) -> Result<Standing<U>, Error> {
         let mut pause = FIRST_PAUSE;
         loop {
             let standing = self.look().await?;
@@ -74,21 +140,20 @@ impl Claim {
         }
     }
 
-    async fn look(&self) -> Result<Standing, Error> {
-        let lock = self.idempotency.statements().lock_number(&self.id);
-        let mut tx = self.begin(lock).await?;
-        let row = {
-            let statements = self.idempotency.statements();
-            let look_up = sqlx::query(statements.look_up.clone()).bind(&*self.id.scope).bind(&*self.id.key);
-            let look_up = look_up.persistent(self.idempotency.settings().prepared_statements);
-            (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?
-        };
-        let found = Found::read(&row).map_err(Error::Database)?;
-        let standing = match found.seen(&self.fingerprint) {
-            Seen::Absent { claimed: true, expired } => {
-                return Ok(Standing::Claimed(tx, Room { replaces_expired: expired }));
+    async fn look<U: Unit>(&self) -> Result<Standing<U>, Error> {
+        let mut tx = self.begin().await?;
+        let settings = self.idempotency.settings();
+        let look_up = sqlx::query(self.idempotency.statements().look_up.clone())
+            .bind(&*self.id.scope)
+            .bind(&*self.id.key)
+            .persistent(settings.prepared_statements);
+        let row = (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?;
+        let standing = match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
+            Seen::Free(free) => {
+                let claimed = U::claim(tx, free, self).await?;
+                return Ok(claimed.map_or(Standing::InFlight, Standing::Claimed));
             }
-            Seen::Absent { claimed: false, .. } | Seen::Leased => Ok(Standing::InFlight),
+            Seen::InFlight => Ok(Standing::InFlight),
             Seen::Completed(stored) => Ok(Standing::Completed(stored)),
             Seen::Mismatch => Err(Error::Mismatch),
         };
@@ -97,8 +162,9 @@ impl Claim {
     }
 
     /// A pooled connection may have died unnoticed. Nothing has run yet, so a second one is tried.
-    async fn begin(&self, lock: i64) -> Result<Tx, Error> {
-        let statement = self.idempotency.statements().begin_claim(lock, self.isolation, self.lease);
+    async fn begin(&self) -> Result<Tx, Error> {
+        let statements = self.idempotency.statements();
+        let statement = statements.begin_claim(statements.lock_number(&self.id), self.isolation, self.lease);
         let connection = self.idempotency.connection().await?;
         match Tx::begin(connection, self.key.clone(), statement.clone()).await {
             Err(error) if is_lost(&error) => {
@@ -110,12 +176,8 @@ impl Claim {
     }
 
     /// An error before the handler ran: nothing happened.
-    fn refused(&self, error: sqlx::Error) -> Error {
-        if is_lost(&error) || is_conflict(&error) {
-            self.idempotency.unavailable(error)
-        } else {
-            Error::Database(error)
-        }
+    pub(crate) fn refused(&self, error: sqlx::Error) -> Error {
+        self.idempotency.refused(error)
     }
 }
 
@@ -126,6 +188,11 @@ impl Idempotency {
             Ok(acquired) => acquired.map_err(|error| self.unavailable(error)),
             Err(_) => Err(self.unavailable(sqlx::Error::PoolTimedOut)),
         }
+    }
+
+    /// An error of a statement that changed nothing.
+    pub(crate) fn refused(&self, error: sqlx::Error) -> Error {
+        if is_lost(&error) || is_conflict(&error) { self.unavailable(error) } else { Error::Database(error) }
     }
 }
 
@@ -153,25 +220,29 @@ struct Found {
     leased: Option<bool>,
     fingerprint: Option<Vec<u8>>,
     response: Option<StoredResponse>,
+    in_progress: Option<Abandoned>,
 }
 
 enum Seen {
-    Absent { claimed: bool, expired: bool },
-    Leased,
+    Free(Free),
+    InFlight,
     Mismatch,
     Completed(StoredResponse),
 }
 
 impl Found {
-    fn read(row: &sqlx::postgres::PgRow) -> sqlx::Result<Self> {
+    fn read(row: &PgRow) -> sqlx::Result<Self> {
         let status: Option<i16> = row.try_get("status")?;
         let response = match status.and_then(|status| u16::try_from(status).ok()) {
-            Some(status) => Some(StoredResponse {
-                status,
-                headers: row.try_get("headers")?,
-                body: Bytes::from(row.try_get::<Vec<u8>, _>("body")?),
-            }),
+            Some(status) => {
+                let body = Bytes::from(row.try_get::<Vec<u8>, _>("body")?);
+                Some(StoredResponse { status, headers: row.try_get("headers")?, body })
+            }
             None => None,
+        };
+        let in_progress = match (&response, row.try_get::<Option<i64>, _>("token")?) {
+            (None, Some(token)) => Some(Abandoned { token, recovery_points: row.try_get("recovery_points")? }),
+            _ => None,
         };
         Ok(Self {
             claimed: row.try_get("claimed")?,
@@ -179,17 +250,19 @@ impl Found {
             leased: row.try_get("leased")?,
             fingerprint: row.try_get("fingerprint")?,
             response,
+            in_progress,
         })
     }
 
     fn seen(self, fingerprint: &Fingerprint) -> Seen {
         // Expired means absent, swept or not.
         let live = self.expired == Some(false);
-        match self.response {
+        match (self.response, self.in_progress) {
             _ if live && self.fingerprint.as_deref() != Some(fingerprint.as_slice()) => Seen::Mismatch,
-            Some(response) if live => Seen::Completed(response),
-            None if live && self.leased == Some(true) => Seen::Leased,
-            _ => Seen::Absent { claimed: self.claimed, expired: self.expired == Some(true) },
+            (Some(response), _) if live => Seen::Completed(response),
+            _ if !self.claimed || (live && self.leased == Some(true)) => Seen::InFlight,
+            (None, Some(abandoned)) if live => Seen::Free(Free::Abandoned(abandoned)),
+            _ => Seen::Free(Free::Absent { expired: self.expired == Some(true) }),
         }
     }
 }

@@ -1,18 +1,18 @@
-//! How an operation ends: committed with its response, refused, or released. After it nothing is half done, whatever
-//! breaks on the way.
+//! How a one-transaction operation ends: committed with its response, refused, or released. After it nothing is half
+//! done, whatever breaks on the way.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::claim::{Claim, Room, Standing, is_lost};
+use crate::claim::{Claim, Free, Standing, Unit, is_lost};
 use crate::error::Error;
 use crate::registry::Ticket;
-use crate::response::StoredResponse;
 use crate::statements::Outcome;
+use crate::stored::StoredResponse;
 use crate::transaction::{Tx, is_conflict};
 
-/// What the handler's result means for its transaction.
+/// What the handler's result means for its writes.
 pub(crate) enum Verdict {
     /// 2xx, 3xx: the writes and the response, in one commit.
     Commit(StoredResponse),
@@ -31,7 +31,7 @@ pub(crate) enum Ended {
 }
 
 /// How often, and with which pauses, the outcome of a lost commit is looked up: about three seconds in all.
-const RESOLVE_PAUSES: [Duration; 6] = [
+pub(crate) const RESOLVE_PAUSES: [Duration; 6] = [
     Duration::from_millis(20),
     Duration::from_millis(80),
     Duration::from_millis(200),
@@ -54,31 +54,39 @@ enum Failure {
     Unknown,
 }
 
-impl Claim {
-    /// Ends the operation as `verdict` says.
-    pub(crate) async fn end(
-        &self,
-        mut tx: Tx,
-        room: Room,
+impl Unit for Tx {
+    async fn claim(mut tx: Tx, free: Free, _: &Claim) -> Result<Option<Self>, Error> {
+        match free {
+            Free::Absent { expired } => {
+                tx.replaces_expired = expired;
+                Ok(Some(tx))
+            }
+            Free::Abandoned(_) => {
+                tx.finish();
+                Err(Error::StepsChanged { recorded: None, asked: None })
+            }
+        }
+    }
+
+    async fn end(
+        mut self,
+        claim: &Claim,
         verdict: Verdict,
         ticket: Option<Ticket<StoredResponse>>,
     ) -> Result<Ended, Error> {
         let (stored, refused) = match verdict {
             Verdict::Commit(stored) => (stored, false),
             Verdict::Refuse(stored) => (stored, true),
-            Verdict::Release => return self.release(tx).await,
+            Verdict::Release => return claim.release(self).await,
         };
-        if !tx.is_outermost() {
-            tx.rollback().await;
+        if !self.is_outermost() {
+            self.rollback().await;
             return Err(Error::Escaped);
         }
-        let sent = if refused {
-            self.refuse(&mut tx, room, &stored).await
-        } else {
-            self.complete(&mut tx, room, &stored).await
-        };
+        let sent =
+            if refused { claim.refuse(&mut self, &stored).await } else { claim.complete(&mut self, &stored).await };
         let Err(error) = sent else {
-            tx.finish();
+            self.finish();
             if let Some(ticket) = ticket {
                 ticket.end(stored);
             }
@@ -86,38 +94,44 @@ impl Claim {
         };
         match classify(&error, refused) {
             Failure::Unknown => {
-                drop(tx);
-                self.resolve(error).await
+                drop(self);
+                claim.resolve(error).await
             }
             failure => {
                 // A handler that goes on after losing a conflict ends in an aborted transaction.
-                let conflict = tx.met_conflict();
-                tx.rollback().await;
+                let conflict = self.met_conflict();
+                self.rollback().await;
                 match failure {
-                    Failure::Rival => self.rival().await,
+                    Failure::Rival => claim.rival::<Tx>().await,
                     Failure::Escaped => Err(Error::Escaped),
                     Failure::Aborted if !conflict => Err(Error::Database(error)),
-                    _ => Err(self.idempotency.unavailable(error)),
+                    _ => Err(claim.idempotency.unavailable(error)),
                 }
             }
         }
     }
 
+    async fn abandon(self) {
+        self.rollback().await;
+    }
+}
+
+impl Claim {
     async fn release(&self, tx: Tx) -> Result<Ended, Error> {
         let conflict = tx.met_conflict();
         tx.rollback().await;
         if conflict { Err(self.idempotency.unavailable(sqlx::Error::BeginFailed)) } else { Ok(Ended::Own) }
     }
 
-    async fn complete(&self, tx: &mut Tx, room: Room, stored: &StoredResponse) -> sqlx::Result<()> {
-        let outcome = self.outcome(room, stored);
+    async fn complete(&self, tx: &mut Tx, stored: &StoredResponse) -> sqlx::Result<()> {
+        let outcome = self.outcome(tx, stored);
         tx.send(self.idempotency.statements().complete(&outcome)).await
     }
 
     /// A transaction that the handler's own error has aborted cannot be asked whether it is the claim's.
-    async fn refuse(&self, tx: &mut Tx, room: Room, stored: &StoredResponse) -> sqlx::Result<()> {
+    async fn refuse(&self, tx: &mut Tx, stored: &StoredResponse) -> sqlx::Result<()> {
         let statements = self.idempotency.statements();
-        let (outcome, lock) = (self.outcome(room, stored), statements.lock_number(&self.id));
+        let (outcome, lock) = (self.outcome(tx, stored), statements.lock_number(&self.id));
         match tx.send(statements.refuse(&outcome, lock, true)).await {
             Err(error) if code(&error).as_deref() == Some("25P02") => {
                 tx.send(statements.refuse(&outcome, lock, false)).await
@@ -126,7 +140,7 @@ impl Claim {
         }
     }
 
-    fn outcome<'a>(&'a self, room: Room, stored: &'a StoredResponse) -> Outcome<'a> {
+    fn outcome<'a>(&'a self, tx: &Tx, stored: &'a StoredResponse) -> Outcome<'a> {
         Outcome {
             id: &self.id,
             fingerprint: &self.fingerprint,
@@ -134,17 +148,17 @@ impl Claim {
             headers: &stored.headers,
             body: &stored.body,
             ttl: self.ttl,
-            replaces_expired: room.replaces_expired,
+            replaces_expired: tx.replaces_expired,
         }
     }
 
     /// A rival's outcome is the operation's outcome.
-    async fn rival(&self) -> Result<Ended, Error> {
-        match self.stand(None).await? {
+    pub(crate) async fn rival<U: Unit>(&self) -> Result<Ended, Error> {
+        match self.stand::<U>(None).await? {
             Standing::Completed(stored) => Ok(Ended::Stored(stored)),
             Standing::InFlight => Err(self.idempotency.in_flight()),
-            Standing::Claimed(tx, _) => {
-                tx.rollback().await;
+            Standing::Claimed(unit) => {
+                unit.abandon().await;
                 Err(self.idempotency.unavailable(sqlx::Error::RowNotFound))
             }
         }
@@ -156,9 +170,9 @@ impl Claim {
         tracing::warn!(handler = self.handler, error = %lost, "the connection broke around a commit; looking the outcome up");
         for pause in RESOLVE_PAUSES {
             sleep(pause).await;
-            match self.stand(None).await {
+            match self.stand::<Tx>(None).await {
                 Ok(Standing::Completed(stored)) => return Ok(Ended::Stored(stored)),
-                Ok(Standing::Claimed(tx, _)) => {
+                Ok(Standing::Claimed(tx)) => {
                     tx.rollback().await;
                     return Err(self.idempotency.unavailable(lost));
                 }
@@ -166,12 +180,12 @@ impl Claim {
                 Ok(Standing::InFlight) | Err(_) => {}
             }
         }
-        Err(Error::OutcomeUnknown { retry_after: self.idempotency.retry_after() })
+        Err(self.idempotency.outcome_unknown())
     }
 }
 
-fn code(error: &sqlx::Error) -> Option<String> {
-    error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
+pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
+    error.as_database_error().and_then(|error| error.code()).map(std::borrow::Cow::into_owned)
 }
 
 fn classify(error: &sqlx::Error, refused: bool) -> Failure {

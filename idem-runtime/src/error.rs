@@ -46,6 +46,30 @@ pub enum Error {
     NotStorable(NotStorable),
     /// 500: the transaction that holds the claim was ended inside the handler. Nothing was stored.
     Escaped,
+    /// 409: the lease of a multi-step operation ran out and another attempt has taken it over. This attempt records
+    /// nothing more; pass the error on.
+    LostClaim,
+    /// 500: the steps that the handler asks for are not those that were recorded. Nothing ran: finish the old operations
+    /// first, or add steps at the end only.
+    StepsChanged {
+        /// The recorded step at this place; `None` past the last one.
+        recorded: Option<String>,
+        /// The step that the handler asked for; `None` at its end.
+        asked: Option<String>,
+    },
+    /// 500: two steps of one operation have the same name, so their derived keys would collide.
+    DuplicateStep {
+        /// The name.
+        name: String,
+    },
+    /// 500: a part of the operation ended with an error or was dropped, and another one was asked for. A retry could not
+    /// come by the same way: return the error, or make it a result (`Ok`), which is recorded.
+    StepFailed {
+        /// The part that failed.
+        name: String,
+    },
+    /// 500: a result is no JSON, or the recorded one does not fit its type any more.
+    Json(serde_json::Error),
     /// 500: the scope cannot be stored. Nothing ran.
     InvalidScope {
         /// What it must be.
@@ -113,6 +137,28 @@ impl fmt::Display for Error {
             Self::Escaped => formatter.write_str(
                 "the transaction of the claim was ended inside the handler; remove `COMMIT` and `ROLLBACK` from what it calls",
             ),
+            Self::LostClaim => formatter.write_str("another attempt has taken this operation over; this one must end"),
+            Self::StepsChanged { recorded: None, asked: None } => formatter.write_str(
+                "the operation was begun in steps (`op: &mut Operation`); finish it before the handler takes `tx: &mut Tx`",
+            ),
+            Self::StepsChanged { recorded, asked } => {
+                let name = |step: &Option<String>| step.as_ref().map_or("the end".to_owned(), |name| format!("`{name}`"));
+                write!(
+                    formatter,
+                    "the steps must be those recorded, in order: {} was recorded where {} was asked for; finish operations in \
+                     progress before a deploy changes their steps, or add steps at the end",
+                    name(recorded),
+                    name(asked)
+                )
+            }
+            Self::DuplicateStep { name } => {
+                write!(formatter, "the step name `{name}` must be used once in an operation; use another name")
+            }
+            Self::StepFailed { name } => write!(
+                formatter,
+                "`{name}` failed, so nothing may follow it in this attempt; return its error, or make it a result (`Ok`) to go on"
+            ),
+            Self::Json(_) => formatter.write_str("a recorded result must be JSON that fits its type"),
             Self::InvalidScope { problem } => write!(formatter, "the scope {problem}"),
             Self::Database(_) => formatter.write_str("the database refused the operation; nothing was changed"),
             Self::Setting { name, problem } => write!(formatter, "`{name}` {problem}"),
@@ -127,6 +173,7 @@ impl std::error::Error for Error {
             Self::InvalidKey(source) => Some(source),
             Self::Unavailable { source, .. } | Self::Database(source) => Some(source),
             Self::Migrate(source) => Some(source),
+            Self::Json(source) => Some(source),
             _ => None,
         }
     }
@@ -135,6 +182,20 @@ impl std::error::Error for Error {
 impl From<InvalidKey> for Error {
     fn from(problem: InvalidKey) -> Self {
         Self::InvalidKey(problem)
+    }
+}
+
+impl Error {
+    /// When a retry with the same key makes sense; `None` where it does not.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::InFlight { retry_after }
+            | Self::Unavailable { retry_after, .. }
+            | Self::OutcomeUnknown { retry_after } => Some(*retry_after),
+            Self::LostClaim => Some(Duration::from_secs(1)),
+            _ => None,
+        }
     }
 }
 
@@ -165,7 +226,12 @@ mod problem {
                 Self::NotStorable(_) => {
                     ("response-not-storable", "Response not storable", StatusCode::INTERNAL_SERVER_ERROR)
                 }
+                Self::LostClaim => ("in-flight", "Operation in flight", StatusCode::CONFLICT),
                 Self::Escaped
+                | Self::StepsChanged { .. }
+                | Self::DuplicateStep { .. }
+                | Self::StepFailed { .. }
+                | Self::Json(_)
                 | Self::InvalidScope { .. }
                 | Self::Database(_)
                 | Self::Setting { .. }
@@ -192,10 +258,7 @@ mod problem {
             });
             let content_type = HeaderValue::from_static("application/problem+json");
             let mut response = (status, [(CONTENT_TYPE, content_type)], problem.to_string()).into_response();
-            if let Self::InFlight { retry_after }
-            | Self::Unavailable { retry_after, .. }
-            | Self::OutcomeUnknown { retry_after } = self
-            {
+            if let Some(retry_after) = self.retry_after() {
                 // Whole seconds, and never 0: that would invite an immediate retry.
                 let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
                 response.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());

@@ -1,24 +1,28 @@
 //! A handler runs in a task of its own: a client that hangs up must not leave it half done.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::response::Response;
 use futures_util::FutureExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::call::HandlerFuture;
-use crate::claim::{Claim, Room, Standing, is_lost};
+use crate::claim::{Claim, Entered, Standing, Unit, is_lost};
 use crate::completion::{Ended, Verdict};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::registry::{Entrance, News, Ticket, Waiter};
-use crate::response::{self, StoredResponse};
+use crate::registry::Ticket;
+use crate::response;
 use crate::statements::{Isolation, Statements};
+use crate::stored::StoredResponse;
 use crate::telemetry::Outcome;
-use crate::transaction::Tx;
+use crate::transaction::{Tx, is_conflict};
+
+/// The future of a handler over its transaction or its operation.
+pub(crate) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
 /// What the client gets, and what to call it.
 pub(crate) struct Answer {
@@ -34,63 +38,30 @@ pub(crate) struct Execution {
 
 impl Execution {
     /// Meets the operations in flight in this process first: their duplicates are answered without the database.
-    pub(crate) async fn enter<F>(self, handler: F) -> Result<Answer, Error>
+    pub(crate) async fn enter<U, F>(self, handler: F) -> Result<Answer, Error>
     where
-        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
+        U: Unit + 'static,
+        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send + 'static,
     {
-        let claim = &self.claim;
-        let deadline = claim.wait.map(|limit| Instant::now() + limit);
-        loop {
-            let ticket = match claim.idempotency.registry().enter(&claim.id, claim.fingerprint, claim.lease) {
-                Entrance::Free(ticket) => Some(ticket),
-                Entrance::Overdue => None,
-                Entrance::Occupied { fingerprint, .. } if fingerprint != claim.fingerprint => {
-                    return Err(Error::Mismatch);
-                }
-                Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline).await? {
-                    News::Stored(stored) => return self.replay(&stored),
-                    News::Running => return Err(claim.idempotency.in_flight()),
-                    News::Released => continue,
-                },
-            };
-            return self.spawn(ticket, deadline, handler).await;
-        }
-    }
-
-    async fn wait(
-        &self,
-        mut waiter: Waiter<StoredResponse>,
-        deadline: Option<Instant>,
-    ) -> Result<News<StoredResponse>, Error> {
-        match deadline {
-            None => Ok(waiter.looked_up().await),
-            Some(deadline) => {
-                timeout_at(deadline, waiter.ended()).await.map_err(|_| self.claim.idempotency.in_flight())
+        let deadline = self.claim.wait.map(|limit| Instant::now() + limit);
+        match self.claim.enter(deadline).await? {
+            Entered::Ours(ticket) => {
+                let idempotency = self.claim.idempotency.clone();
+                survive_hang_up(&idempotency, self.run(ticket, deadline, handler)).await
             }
+            Entered::Stored(stored) => self.replay(&stored),
         }
     }
 
-    async fn spawn<F>(
+    async fn run<U, F>(
         self,
         ticket: Option<Ticket<StoredResponse>>,
         deadline: Option<Instant>,
         handler: F,
     ) -> Result<Answer, Error>
     where
-        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
-    {
-        let idempotency = self.claim.idempotency.clone();
-        survive_hang_up(&idempotency, self.run(ticket, deadline, handler)).await
-    }
-
-    async fn run<F>(
-        self,
-        ticket: Option<Ticket<StoredResponse>>,
-        deadline: Option<Instant>,
-        handler: F,
-    ) -> Result<Answer, Error>
-    where
-        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
+        U: Unit,
+        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send,
     {
         match self.claim.stand(deadline).await? {
             Standing::InFlight => {
@@ -98,7 +69,7 @@ impl Execution {
                 ticket.inspect(Ticket::run);
                 Err(self.claim.idempotency.in_flight())
             }
-            Standing::Claimed(tx, room) => self.execute(tx, room, ticket, handler).await,
+            Standing::Claimed(unit) => self.execute(unit, ticket, handler).await,
             Standing::Completed(stored) => {
                 let answer = self.replay(&stored);
                 if let Some(ticket) = ticket {
@@ -110,31 +81,31 @@ impl Execution {
     }
 
     /// The ticket goes last, after the database has let the key go.
-    async fn execute<F>(
+    async fn execute<U, F>(
         &self,
-        mut tx: Tx,
-        room: Room,
+        mut unit: U,
         ticket: Option<Ticket<StoredResponse>>,
         handler: F,
     ) -> Result<Answer, Error>
     where
-        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
+        U: Unit,
+        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send,
     {
         let ticket = ticket.inspect(Ticket::run);
-        let (response, verdict) = match AssertUnwindSafe(self.judge(handler(&mut tx))).catch_unwind().await {
+        let (response, verdict) = match AssertUnwindSafe(self.judge(handler(&mut unit))).catch_unwind().await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => {
-                tx.rollback().await;
+                unit.abandon().await;
                 return Err(error);
             }
             Err(panic) => {
-                tx.rollback().await;
+                unit.abandon().await;
                 drop(ticket);
                 resume_unwind(panic)
             }
         };
         let outcome = if matches!(verdict, Verdict::Release) { Outcome::Released } else { Outcome::Claimed };
-        match self.claim.end(tx, room, verdict, ticket).await? {
+        match unit.end(&self.claim, verdict, ticket).await? {
             Ended::Own => Ok(Answer { response, outcome }),
             Ended::Stored(stored) => self.replay(&stored),
         }
@@ -206,7 +177,7 @@ where
 {
     let connection = idempotency.connection().await?;
     let begun = Tx::begin(connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease)).await;
-    let mut tx = begun.map_err(|error| idempotency.unavailable(error))?;
+    let mut tx = begun.map_err(|error| idempotency.refused(error))?;
     let response = match AssertUnwindSafe(handler(&mut tx)).catch_unwind().await {
         Ok(response) => response,
         Err(panic) => {
@@ -217,7 +188,7 @@ where
     if response.status().is_success() || response.status().is_redirection() {
         tx.commit().await.map_err(|error| match error {
             lost if is_lost(&lost) => Error::UnkeyedOutcomeUnknown,
-            conflict if crate::transaction::is_conflict(&conflict) => idempotency.unavailable(conflict),
+            conflict if is_conflict(&conflict) => idempotency.unavailable(conflict),
             refused => Error::Database(refused),
         })?;
     } else {

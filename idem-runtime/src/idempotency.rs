@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use crate::builder::{Builder, Settings};
 use crate::error::Error;
 use crate::registry::Registry;
-use crate::response::StoredResponse;
 use crate::statements::Statements;
+use crate::stored::StoredResponse;
 
 /// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there
 /// through `FromRef`.
@@ -103,6 +103,10 @@ impl Idempotency {
 
     pub(crate) fn unavailable(&self, source: sqlx::Error) -> Error {
         Error::Unavailable { retry_after: self.retry_after(), source }
+    }
+
+    pub(crate) fn outcome_unknown(&self) -> Error {
+        Error::OutcomeUnknown { retry_after: self.retry_after() }
     }
 
     pub(crate) fn in_flight(&self) -> Error {

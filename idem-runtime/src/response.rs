@@ -2,21 +2,12 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt, Limited};
 
 use crate::error::NotStorable;
-
-/// A response as it is stored and replayed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoredResponse {
-    pub(crate) status: u16,
-    /// `name:value` lines in the order they were set. No header value can hold a line feed.
-    pub(crate) headers: Vec<u8>,
-    pub(crate) body: Bytes,
-}
+use crate::stored::StoredResponse;
 
 /// Belongs to one connection, one moment or one client's session, not to the operation.
 const NOT_STORED: [HeaderName; 11] = [

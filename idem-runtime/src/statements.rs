@@ -47,6 +47,22 @@ pub(crate) struct Outcome<'a> {
     pub(crate) replaces_expired: bool,
 }
 
+/// A multi-step operation and what one statement adds to it.
+pub(crate) struct Steps<'a> {
+    pub(crate) id: &'a OperationId,
+    pub(crate) token: i64,
+    pub(crate) lease: Duration,
+    /// The recovery points to append; may be empty.
+    pub(crate) recovery_points: &'a [u8],
+}
+
+/// What the first commit of a multi-step operation says besides.
+pub(crate) struct NewAttempt<'a> {
+    pub(crate) fingerprint: &'a Fingerprint,
+    pub(crate) request: &'a [u8],
+    pub(crate) replaces_expired: bool,
+}
+
 /// The statements with the schema's name filled in.
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -54,6 +70,11 @@ pub(crate) struct Statements {
     schema: String,
     pub(crate) look_up: SqlStr,
     pub(crate) sweep: SqlStr,
+    /// An owner's statements: each touches its row only while the token is its own.
+    pub(crate) record: SqlStr,
+    pub(crate) renew: SqlStr,
+    pub(crate) give_back: SqlStr,
+    pub(crate) complete_steps: SqlStr,
 }
 
 impl Statements {
@@ -64,7 +85,7 @@ impl Statements {
             "SELECT coalesce(current_setting('idem.claim', true) = 'true', false) AS claimed, \
                     k.expires_at <= clock_timestamp() AS expired, \
                     k.fingerprint, k.status, k.headers, k.body, \
-                    k.lease_expires_at > clock_timestamp() AS leased \
+                    k.lease_expires_at > clock_timestamp() AS leased, k.token, k.recovery_points \
              FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.scope = $1 AND k.key = $2"
         );
         let sweep = format!(
@@ -72,7 +93,24 @@ impl Statements {
                  SELECT ctid FROM {table} WHERE expires_at <= clock_timestamp() \
                  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))"
         );
-        Self { look_up: safe(look_up), sweep: safe(sweep), table, schema: schema.to_owned() }
+        let owned = |set: &str| {
+            safe(format!("UPDATE {table} SET {set} WHERE scope = $1 AND key = $2 AND token = $3 AND status IS NULL"))
+        };
+        let leased = "lease_expires_at = clock_timestamp() + make_interval(secs => $4)";
+        Self {
+            look_up: safe(look_up),
+            sweep: safe(sweep),
+            record: owned(&format!("{leased}, recovery_points = recovery_points || $5")),
+            renew: owned(leased),
+            give_back: owned("lease_expires_at = clock_timestamp()"),
+            complete_steps: owned(
+                "expires_at = clock_timestamp() + make_interval(secs => $4), status = $5, headers = $6, body = $7, \
+                 started_at = NULL, lease_expires_at = NULL, recover_at = NULL, token = NULL, attempt = NULL, \
+                 recoveries = NULL, recovery_points = NULL, request = NULL, failure = NULL",
+            ),
+            table,
+            schema: schema.to_owned(),
+        }
     }
 
     /// The advisory lock's number. Two keys that share one, 1 in 2^64, share a 409 and nothing else.
@@ -115,23 +153,109 @@ impl Statements {
         safe(format!("{check}ROLLBACK AND CHAIN; SELECT pg_try_advisory_xact_lock({lock}); {insert}; COMMIT AND CHAIN"))
     }
 
+    /// The first commit of a multi-step operation: its claim, with what its first transaction wrote.
+    ///
+    /// Outside the claim's own transaction the token is NULL and the insert fails (23514).
+    pub(crate) fn begin_steps(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>) -> SqlStr {
+        let token = format!("CASE WHEN current_setting('idem.claim', true) = 'true' THEN {} END", steps.token);
+        safe(format!("{}; COMMIT AND CHAIN", self.insert_steps(steps, attempt, &token)))
+    }
+
+    /// The same after the first transaction was rolled back.
+    pub(crate) fn roll_back_and_begin_steps(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>) -> SqlStr {
+        safe(format!(
+            "ROLLBACK AND CHAIN; {}; COMMIT AND CHAIN",
+            self.insert_steps(steps, attempt, &steps.token.to_string())
+        ))
+    }
+
+    fn insert_steps(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>, token: &str) -> String {
+        let table = &self.table;
+        let mut sql = String::with_capacity(768 + 2 * (attempt.request.len() + steps.recovery_points.len()));
+        if attempt.replaces_expired {
+            self.push_delete_expired(&mut sql, steps.id);
+        }
+        let lease = steps.lease.as_secs_f64();
+        sql.push_str(&format!(
+            "INSERT INTO {table} (expires_at, started_at, lease_expires_at, recover_at, token, attempt, recoveries, \
+                                  scope, key, fingerprint, recovery_points, request) \
+             VALUES ('infinity', clock_timestamp(), clock_timestamp() + make_interval(secs => {lease}), \
+                     clock_timestamp() + make_interval(secs => {lease}), {token}, 1, 0, "
+        ));
+        push_id(&mut sql, steps.id, ", ");
+        for bytes in [attempt.fingerprint.as_slice(), steps.recovery_points, attempt.request] {
+            sql.push_str(", ");
+            push_bytes(&mut sql, bytes);
+        }
+        sql.push(')');
+        sql
+    }
+
+    /// A later transaction of a multi-step operation: begins it, and marks it as one of ours.
+    pub(crate) fn begin_step(isolation: Option<Isolation>, lease: Duration) -> SqlStr {
+        safe(format!("{}; SELECT set_config('idem.claim', 'true', true)", begin_with_lease(isolation, lease)))
+    }
+
+    /// The recovery point and the writes in one commit, if this is still the transaction that was begun (22P02
+    /// otherwise) and the operation is still ours (22012 otherwise).
+    pub(crate) fn commit_step(&self, steps: &Steps<'_>) -> SqlStr {
+        let mut set = String::from("recovery_points = recovery_points || ");
+        push_bytes(&mut set, steps.recovery_points);
+        set.push_str(&format!(
+            ", lease_expires_at = clock_timestamp() + make_interval(secs => {})",
+            steps.lease.as_secs_f64()
+        ));
+        let mut condition = String::new();
+        push_condition(&mut condition, steps.id);
+        safe(format!(
+            "SELECT CASE WHEN claim = 'true' THEN 1 ELSE claim::int END \
+             FROM (SELECT coalesce(current_setting('idem.claim', true), '') AS claim) AS ours; \
+             {fenced}; COMMIT AND CHAIN",
+            fenced = self.fenced(&set, &format!("{condition} AND token = {} AND status IS NULL", steps.token)),
+        ))
+    }
+
+    /// Takes an abandoned operation over: a new token, so that nothing of its last owner can touch it any more.
+    pub(crate) fn take_over(&self, steps: &Steps<'_>, last_token: i64) -> SqlStr {
+        let lease = steps.lease.as_secs_f64();
+        let set = format!(
+            "token = {}, attempt = attempt + 1, lease_expires_at = clock_timestamp() + make_interval(secs => {lease}), \
+             recover_at = greatest(recover_at, clock_timestamp() + make_interval(secs => {lease}))",
+            steps.token
+        );
+        let mut condition = String::new();
+        push_condition(&mut condition, steps.id);
+        condition.push_str(&format!(
+            " AND token = {last_token} AND status IS NULL AND lease_expires_at <= clock_timestamp()"
+        ));
+        safe(format!("{}; COMMIT AND CHAIN", self.fenced(&set, &condition)))
+    }
+
+    /// An update that fails (22012) where it touches no row, so that the commit behind it is not reached.
+    fn fenced(&self, set: &str, condition: &str) -> String {
+        let table = &self.table;
+        format!(
+            "WITH fenced AS (UPDATE {table} SET {set} WHERE {condition} RETURNING 1) SELECT 1 / count(*) FROM fenced"
+        )
+    }
+
+    fn push_delete_expired(&self, sql: &mut String, id: &OperationId) {
+        sql.push_str(&format!("DELETE FROM {} WHERE ", self.table));
+        push_condition(sql, id);
+        sql.push_str(" AND expires_at <= clock_timestamp(); ");
+    }
+
     fn insert(&self, outcome: &Outcome<'_>, status: &str) -> String {
         let table = &self.table;
         let mut sql = String::with_capacity(512 + 2 * (outcome.headers.len() + outcome.body.len()));
         if outcome.replaces_expired {
-            sql.push_str(&format!("DELETE FROM {table} WHERE scope = "));
-            push_text(&mut sql, &outcome.id.scope);
-            sql.push_str(" AND key = ");
-            push_text(&mut sql, &outcome.id.key);
-            sql.push_str(" AND expires_at <= clock_timestamp(); ");
+            self.push_delete_expired(&mut sql, outcome.id);
         }
         sql.push_str(&format!(
             "INSERT INTO {table} (expires_at, status, scope, key, fingerprint, headers, body) VALUES ("
         ));
         sql.push_str(&format!("clock_timestamp() + make_interval(secs => {}), {status}, ", outcome.ttl.as_secs_f64()));
-        push_text(&mut sql, &outcome.id.scope);
-        sql.push_str(", ");
-        push_text(&mut sql, &outcome.id.key);
+        push_id(&mut sql, outcome.id, ", ");
         for bytes in [outcome.fingerprint.as_slice(), outcome.headers, outcome.body] {
             sql.push_str(", ");
             push_bytes(&mut sql, bytes);
@@ -154,6 +278,17 @@ fn begin_with_lease(isolation: Option<Isolation>, lease: Duration) -> String {
 
 pub(crate) fn rollback() -> SqlStr {
     "ROLLBACK".into_sql_str()
+}
+
+fn push_condition(sql: &mut String, id: &OperationId) {
+    sql.push_str("scope = ");
+    push_id(sql, id, " AND key = ");
+}
+
+fn push_id(sql: &mut String, id: &OperationId, between: &str) {
+    push_text(sql, &id.scope);
+    sql.push_str(between);
+    push_text(sql, &id.key);
 }
 
 fn push_text(sql: &mut String, text: &str) {

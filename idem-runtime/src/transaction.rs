@@ -33,6 +33,8 @@ pub struct Tx {
     connection: PoolConnection<Postgres>,
     key: IdempotencyKey,
     conflict: bool,
+    /// The look-up saw a row whose retention is over: the outcome makes room for itself.
+    pub(crate) replaces_expired: bool,
     /// Whether the pool may have the connection back: not before its transaction has ended for certain.
     reusable: bool,
 }
@@ -44,7 +46,7 @@ impl Tx {
         key: IdempotencyKey,
         statement: SqlStr,
     ) -> sqlx::Result<Self> {
-        let mut tx = Self { connection, key, conflict: false, reusable: false };
+        let mut tx = Self { connection, key, conflict: false, replaces_expired: false, reusable: false };
         PgTransactionManager::begin(&mut tx.connection, Some(statement)).await?;
         Ok(tx)
     }

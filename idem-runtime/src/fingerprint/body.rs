@@ -12,7 +12,7 @@ use super::{Digest, digest_of_body};
 pub struct Fingerprinted<T> {
     /// What `T` extracted.
     pub value: T,
-    /// The digest of the body.
+    /// The body and its digest.
     pub digest: Digest,
 }
 
@@ -28,7 +28,7 @@ where
         let buffered = Request::from_parts(parts.clone(), body);
         let body = Bytes::from_request(buffered, state).await.map_err(IntoResponse::into_response)?;
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let digest = digest_of_body(content_type, &body);
+        let digest = Digest { hash: digest_of_body(content_type, &body), body: body.clone() };
         let request = Request::from_parts(parts, Body::from(body));
         let value = T::from_request(request, state).await.map_err(IntoResponse::into_response)?;
         Ok(Self { value, digest })

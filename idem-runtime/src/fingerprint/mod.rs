@@ -5,6 +5,7 @@ mod body;
 mod json;
 mod multipart;
 
+use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "axum")]
@@ -13,9 +14,12 @@ pub use body::Fingerprinted;
 /// SHA-256 over method, original path and query, and body.
 pub(crate) type Fingerprint = [u8; 32];
 
-/// The digest of a request's body, canonical where its content type says how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(pub(crate) [u8; 32]);
+/// The digest of a request's body, canonical where its content type says how, and the body itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Digest {
+    pub(crate) hash: [u8; 32],
+    pub(crate) body: Bytes,
+}
 
 /// Digests parts so that moving a byte from one to the next changes the result.
 pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
@@ -28,24 +32,23 @@ pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 }
 
 /// The digest of a body: JSON without member order and white space, multipart without its boundary, else the bytes.
-#[must_use]
-pub fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> Digest {
+pub(crate) fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> [u8; 32] {
     let content_type = content_type.unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if media_type == "application/json" || media_type.ends_with("+json") {
         if let Some(canonical) = json::canonical(body) {
-            return Digest(sha256(&[b"json", &canonical]));
+            return sha256(&[b"json", &canonical]);
         }
     } else if media_type.starts_with("multipart/")
         && let Some(digest) = multipart::digest(content_type, body)
     {
-        return Digest(sha256(&[b"multipart", &digest]));
+        return sha256(&[b"multipart", &digest]);
     }
-    Digest(sha256(&[b"bytes", body]))
+    sha256(&[b"bytes", body])
 }
 
-pub(crate) fn fingerprint_of_request(method: &str, path_and_query: &str, body: Digest) -> Fingerprint {
-    sha256(&[method.as_bytes(), path_and_query.as_bytes(), &body.0])
+pub(crate) fn fingerprint_of_request(method: &str, path_and_query: &str, body: &Digest) -> Fingerprint {
+    sha256(&[method.as_bytes(), path_and_query.as_bytes(), &body.hash])
 }
 
 #[cfg(test)]

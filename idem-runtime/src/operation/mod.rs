@@ -1,0 +1,451 @@
+//! A charge at a provider cannot be rolled back, so an operation that makes one is cut into steps with a recovery point
+//! after each. A retry resumes after the last one.
+//!
+//! The claim is a row with a lease and a fencing token. Every statement of the owner checks the token, and that it
+//! touched its row: an owner that lost the lease can change nothing any more.
+
+mod lease;
+pub(crate) mod recovery_points;
+mod step;
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::SqlStr;
+use tokio::time::sleep;
+
+use crate::claim::{Abandoned, Claim, Free, Unit, is_lost};
+use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code};
+use crate::error::Error;
+use crate::key::IdempotencyKey;
+use crate::registry::Ticket;
+use crate::statements::{NewAttempt, Statements, Steps};
+use crate::stored::StoredResponse;
+use crate::transaction::Tx;
+
+use lease::Lease;
+use recovery_points::RecoveryPoint;
+pub use step::{Reconciled, Step};
+
+/// A handler's hold on an operation of several commits: the multi-step twin of [`Tx`].
+///
+/// [`transaction`](Self::transaction) commits writes together with a recovery point; [`step`](Self::step) calls another
+/// system and records its answer. On a retry, recorded parts are not run again: their results are given back.
+///
+/// The parts must be the same, in the same order, on every attempt: what happens between them must depend on the
+/// request and on recorded results only.
+pub struct Operation {
+    claim: Claim,
+    token: i64,
+    hold: Hold,
+    recorded: Vec<RecoveryPoint>,
+    /// How many parts this attempt has come by.
+    position: usize,
+    names: HashSet<String>,
+    /// The part that is under way, or that ended without a result.
+    unfinished: Option<String>,
+    broken: Option<Broken>,
+}
+
+enum Hold {
+    /// The claim is a lock in this transaction: nothing is committed yet.
+    Locked(Box<Tx>),
+    /// The claim is a row of ours.
+    Leased(Lease),
+    /// The claim is lost, or was given up.
+    Gone,
+}
+
+/// Why an attempt must end, whatever its handler returns.
+#[derive(Debug, Clone)]
+enum Broken {
+    Lost,
+    Unknown,
+    Changed { recorded: Option<String>, asked: Option<String> },
+}
+
+impl Operation {
+    /// The request's idempotency key.
+    #[must_use]
+    pub fn key(&self) -> &IdempotencyKey {
+        &self.claim.key
+    }
+
+    /// Runs `body` in a transaction and commits its writes together with the recovery point `name`.
+    ///
+    /// An `Err` of `body` rolls its writes back, records nothing and comes out as it is; no other part may follow it in this
+    /// attempt, since a retry could not come by the same way. A failure to act upon is a result: `Ok(Declined)`. If the recovery point was
+    /// recorded by an earlier attempt, `body` does not run and its recorded result is returned.
+    ///
+    /// # Errors
+    /// As `E::from`: [`Error::LostClaim`] when another attempt has taken over, [`Error::StepsChanged`],
+    /// [`Error::DuplicateStep`], [`Error::Escaped`], [`Error::Unavailable`], [`Error::OutcomeUnknown`], [`Error::Json`].
+    /// After [`Error::LostClaim`], [`Error::StepsChanged`] and [`Error::OutcomeUnknown`] the attempt is over, whatever the
+    /// handler returns.
+    pub async fn transaction<T, E>(
+        &mut self,
+        name: &str,
+        body: impl AsyncFnOnce(&mut Tx) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<Error>,
+    {
+        if let Some(point) = self.come_by(name)? {
+            let result = point.result()?.ok_or_else(|| self.changed(Some(name)))?;
+            self.unfinished = None;
+            return Ok(result);
+        }
+        let mut tx = self.begin().await?;
+        match body(&mut tx).await {
+            Ok(result) => {
+                let line = recovery_points::finished(name, &result)?;
+                self.commit(tx, &line).await?;
+                self.unfinished = None;
+                Ok(result)
+            }
+            Err(error) => {
+                self.roll_back(tx).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Calls another system: `call` gets the derived key `<key>:<name>`, the same on every attempt, and its result is
+    /// recorded before the next line runs.
+    ///
+    /// An `Err` records nothing, and no other part may follow it in this attempt. A call that started and has no recorded result may have happened: the next attempt makes
+    /// it again with the same key. For a system that knows no keys, add [`reconcile`](Step::reconcile).
+    ///
+    /// # Errors
+    /// When awaited: `call`'s own, and as `E::from` those of [`transaction`](Self::transaction).
+    pub fn step<'a, F>(&'a mut self, name: &'a str, call: F) -> Step<'a, F> {
+        Step::new(self, name, call)
+    }
+
+    /// The next part's recovery point, if an earlier attempt recorded one here.
+    fn come_by(&mut self, name: &str) -> Result<Option<RecoveryPoint>, Error> {
+        self.check()?;
+        if let Some(name) = &self.unfinished {
+            return Err(Error::StepFailed { name: name.clone() });
+        }
+        if !self.names.insert(name.to_owned()) {
+            return Err(Error::DuplicateStep { name: name.to_owned() });
+        }
+        let point = self.recorded.get(self.position).cloned();
+        self.position += 1;
+        match point {
+            Some(point) if point.name != name => {
+                self.position -= 1;
+                Err(self.changed(Some(name)))
+            }
+            point => {
+                self.unfinished = Some(name.to_owned());
+                Ok(point)
+            }
+        }
+    }
+
+    /// Ends the attempt: the parts asked for are not those recorded.
+    fn changed(&mut self, asked: Option<&str>) -> Error {
+        let recorded = self.recorded.get(self.position).map(|point| point.name.clone());
+        self.fail(Broken::Changed { recorded, asked: asked.map(str::to_owned) })
+    }
+
+    fn fail(&mut self, broken: Broken) -> Error {
+        let error = self.error(&broken);
+        self.broken = Some(broken);
+        error
+    }
+
+    fn error(&self, broken: &Broken) -> Error {
+        match broken {
+            Broken::Lost => Error::LostClaim,
+            Broken::Unknown => self.claim.idempotency.outcome_unknown(),
+            Broken::Changed { recorded, asked } => {
+                Error::StepsChanged { recorded: recorded.clone(), asked: asked.clone() }
+            }
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        match &self.hold {
+            Hold::Leased(lease) if lease.is_lost() => _ = self.broken.get_or_insert(Broken::Lost),
+            // The first transaction was dropped, or its commit failed.
+            Hold::Gone => _ = self.broken.get_or_insert(Broken::Unknown),
+            _ => {}
+        }
+        match &self.broken {
+            Some(broken) => Err(self.error(broken)),
+            None => Ok(()),
+        }
+    }
+
+    async fn begin(&mut self) -> Result<Tx, Error> {
+        match std::mem::replace(&mut self.hold, Hold::Gone) {
+            Hold::Locked(tx) => Ok(*tx),
+            leased => {
+                self.hold = leased;
+                let connection = self.claim.idempotency.connection().await?;
+                let statement = Statements::begin_step(self.claim.isolation, self.claim.lease);
+                let begun = Tx::begin(connection, self.claim.key.clone(), statement).await;
+                begun.map_err(|error| self.claim.refused(error))
+            }
+        }
+    }
+
+    /// The statement that makes a transaction's writes and `line` durable: for the first one, together with the claim.
+    fn commit_statement(&self, tx: &Tx, line: &[u8]) -> SqlStr {
+        let statements = self.claim.idempotency.statements();
+        match self.hold {
+            Hold::Leased(_) => statements.commit_step(&self.steps(line)),
+            _ => statements.begin_steps(&self.steps(line), &self.new_attempt(tx)),
+        }
+    }
+
+    fn steps<'a>(&'a self, recovery_points: &'a [u8]) -> Steps<'a> {
+        Steps { id: &self.claim.id, token: self.token, lease: self.claim.lease, recovery_points }
+    }
+
+    fn new_attempt(&self, tx: &Tx) -> NewAttempt<'_> {
+        NewAttempt {
+            fingerprint: &self.claim.fingerprint,
+            request: &self.claim.request,
+            replaces_expired: tx.replaces_expired,
+        }
+    }
+
+    async fn commit(&mut self, mut tx: Tx, line: &[u8]) -> Result<(), Error> {
+        if !tx.is_outermost() {
+            tx.rollback().await;
+            return Err(Error::Escaped);
+        }
+        let statement = self.commit_statement(&tx, line);
+        match tx.send(statement).await {
+            Ok(()) => {
+                tx.finish();
+                self.lease();
+                Ok(())
+            }
+            Err(error) => Err(self.not_committed(tx, error).await),
+        }
+    }
+
+    async fn not_committed(&mut self, tx: Tx, error: sqlx::Error) -> Error {
+        if is_lost(&error) {
+            // The commit may have happened. The next attempt reads what is recorded; this one must not go on.
+            return self.fail(Broken::Unknown);
+        }
+        let conflict = tx.met_conflict();
+        tx.rollback().await;
+        let constraint = error.as_database_error().and_then(|error| error.constraint()).map(str::to_owned);
+        match (code(&error).as_deref(), constraint.as_deref()) {
+            (Some("23505"), Some("idempotency_keys_pkey")) | (Some("22012"), None) => self.fail(Broken::Lost),
+            (Some("23514"), Some("completed_or_claimed")) | (Some("22P02" | "25P01"), None) => Error::Escaped,
+            _ if conflict => self.claim.idempotency.unavailable(error),
+            _ => self.claim.refused(error),
+        }
+    }
+
+    /// After the first transaction failed the claim itself is still to be made durable.
+    async fn roll_back(&mut self, mut tx: Tx) -> Result<(), Error> {
+        if matches!(self.hold, Hold::Leased(_)) {
+            tx.rollback().await;
+            return Ok(());
+        }
+        let statement =
+            self.claim.idempotency.statements().roll_back_and_begin_steps(&self.steps(b""), &self.new_attempt(&tx));
+        match tx.send(statement).await {
+            Ok(()) => {
+                tx.finish();
+                self.lease();
+                Ok(())
+            }
+            Err(error) => Err(self.not_committed(tx, error).await),
+        }
+    }
+
+    /// A call to another system may follow: the claim must outlive this process.
+    async fn ensure_leased(&mut self) -> Result<(), Error> {
+        match std::mem::replace(&mut self.hold, Hold::Gone) {
+            Hold::Locked(tx) => self.commit(*tx, b"").await,
+            hold => {
+                self.hold = hold;
+                Ok(())
+            }
+        }
+    }
+
+    /// From the first commit on the lease is renewed while the handler runs.
+    fn lease(&mut self) {
+        if !matches!(self.hold, Hold::Leased(_)) {
+            self.hold = Hold::Leased(Lease::renew(&self.claim, self.token));
+        }
+    }
+
+    /// Records a result: the part is done.
+    async fn finish(&mut self, name: &str, result: &impl Serialize) -> Result<(), Error> {
+        self.record(&recovery_points::finished(name, result)?).await?;
+        self.unfinished = None;
+        Ok(())
+    }
+
+    /// Appends a line outside any transaction.
+    async fn record(&mut self, line: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        let idempotency = self.claim.idempotency.clone();
+        let mut connection = idempotency.connection().await?;
+        let record = sqlx::query(idempotency.statements().record.clone())
+            .bind(&*self.claim.id.scope)
+            .bind(&*self.claim.id.key)
+            .bind(self.token)
+            .bind(self.claim.lease.as_secs_f64())
+            .bind(line)
+            .persistent(idempotency.settings().prepared_statements);
+        match record.execute(&mut *connection).await {
+            Ok(recorded) if recorded.rows_affected() == 1 => Ok(()),
+            Ok(_) => Err(self.fail(Broken::Lost)),
+            Err(error) if is_lost(&error) => Err(self.fail(Broken::Unknown)),
+            Err(error) => Err(self.claim.refused(error)),
+        }
+    }
+
+    /// Stores the response. Repeating it is harmless, so a lost acknowledgement is answered with a repetition.
+    async fn complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
+        let mut last = None;
+        for pause in [std::time::Duration::ZERO].iter().chain(&RESOLVE_PAUSES) {
+            sleep(*pause).await;
+            match self.try_complete(stored).await {
+                Err(error @ Error::Unavailable { .. }) => last = Some(error),
+                completed => return completed,
+            }
+        }
+        tracing::warn!(handler = self.claim.handler, error = ?last, "the outcome of a multi-step operation could not be stored");
+        Err(self.claim.idempotency.outcome_unknown())
+    }
+
+    async fn try_complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
+        let idempotency = &self.claim.idempotency;
+        let mut connection = idempotency.connection().await?;
+        let complete = sqlx::query(idempotency.statements().complete_steps.clone())
+            .bind(&*self.claim.id.scope)
+            .bind(&*self.claim.id.key)
+            .bind(self.token)
+            .bind(self.claim.ttl.as_secs_f64())
+            .bind(stored.status.cast_signed())
+            .bind(&stored.headers)
+            .bind(&*stored.body)
+            .persistent(idempotency.settings().prepared_statements);
+        let completed = complete.execute(&mut *connection).await.map_err(|error| self.claim.refused(error))?;
+        Ok(completed.rows_affected() == 1)
+    }
+
+    /// Gives the lease back: the next attempt resumes now. What is recorded stays.
+    async fn give_back(&self) -> sqlx::Result<()> {
+        let idempotency = &self.claim.idempotency;
+        let Ok(mut connection) = idempotency.connection().await else {
+            // The lease runs out by itself.
+            return Ok(());
+        };
+        let give_back = sqlx::query(idempotency.statements().give_back.clone())
+            .bind(&*self.claim.id.scope)
+            .bind(&*self.claim.id.key)
+            .bind(self.token)
+            .persistent(idempotency.settings().prepared_statements);
+        give_back.execute(&mut *connection).await.map(drop)
+    }
+}
+
+impl Unit for Operation {
+    async fn claim(mut tx: Tx, free: Free, claim: &Claim) -> Result<Option<Self>, Error> {
+        let token = fastrand::i64(1..);
+        let mut operation = Self {
+            claim: claim.clone(),
+            token,
+            hold: Hold::Gone,
+            recorded: Vec::new(),
+            position: 0,
+            names: HashSet::new(),
+            unfinished: None,
+            broken: None,
+        };
+        match free {
+            Free::Absent { expired } => {
+                tx.replaces_expired = expired;
+                operation.hold = Hold::Locked(Box::new(tx));
+            }
+            Free::Abandoned(Abandoned { token: last_token, recovery_points }) => {
+                let take_over = claim.idempotency.statements().take_over(&operation.steps(b""), last_token);
+                match tx.send(take_over).await {
+                    Ok(()) => tx.finish(),
+                    Err(error) if code(&error).as_deref() == Some("22012") => {
+                        tx.rollback().await;
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(claim.refused(error)),
+                }
+                operation.recorded = recovery_points::read(&recovery_points)?;
+                operation.lease();
+            }
+        }
+        Ok(Some(operation))
+    }
+
+    async fn end(
+        mut self,
+        claim: &Claim,
+        verdict: Verdict,
+        ticket: Option<Ticket<StoredResponse>>,
+    ) -> Result<Ended, Error> {
+        if let Hold::Locked(tx) = self.hold {
+            // No part was run: it is an operation of one transaction.
+            return tx.end(claim, verdict, ticket).await;
+        }
+        let stored = match verdict {
+            Verdict::Commit(stored) | Verdict::Refuse(stored) => stored,
+            Verdict::Release => {
+                self.abandon().await;
+                return Ok(Ended::Own);
+            }
+        };
+        if self.position < self.recorded.len() {
+            self.changed(None);
+        }
+        if let Err(error) = self.check() {
+            let lost = matches!(error, Error::LostClaim);
+            self.abandon().await;
+            return if lost { claim.rival::<Self>().await } else { Err(error) };
+        }
+        if !self.complete(&stored).await? {
+            return claim.rival::<Self>().await;
+        }
+        if let Some(ticket) = ticket {
+            ticket.end(stored);
+        }
+        Ok(Ended::Own)
+    }
+
+    async fn abandon(self) {
+        match self.hold {
+            Hold::Locked(tx) => tx.rollback().await,
+            Hold::Leased(_) => {
+                if let Err(error) = self.give_back().await {
+                    tracing::warn!(handler = self.claim.handler, %error, "a lease could not be given back; it runs out by itself");
+                }
+            }
+            Hold::Gone => {}
+        }
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Operation")
+            .field("key", &self.claim.key)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}

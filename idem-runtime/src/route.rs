@@ -1,0 +1,94 @@
+//! How a request comes in from axum and its answer goes back.
+
+use std::convert::Infallible;
+
+use axum::extract::{FromRef, FromRequestParts, OriginalUri};
+use axum::response::Response;
+use http::HeaderValue;
+use http::request::Parts;
+use tracing::Instrument;
+
+use crate::call::{Call, Request};
+use crate::error::Error;
+use crate::execution::{self, Answer, Execution, HandlerFuture};
+use crate::idempotency::Idempotency;
+use crate::key::{IdempotencyKey, InvalidKey};
+use crate::operation::Operation;
+use crate::transaction::Tx;
+
+/// It never rejects: who asks is settled before which key is sent.
+impl<S> FromRequestParts<S> for Call
+where
+    S: Send + Sync,
+    Idempotency: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let idempotency = Idempotency::from_ref(state);
+        // `nest` rewrites the URI that handlers see.
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        let path_and_query = uri.path_and_query().map_or_else(String::new, ToString::to_string);
+        let settings = idempotency.settings();
+        let mut values = parts.headers.get_all(&settings.header).iter();
+        let key = parse_key(values.next(), values.next());
+        let resent =
+            settings.resent_headers.iter().filter_map(|name| Some((name.clone(), parts.headers.get(name)?.clone())));
+        Ok(Self { method: parts.method.clone(), path_and_query, headers: resent.collect(), key, idempotency })
+    }
+}
+
+fn parse_key(first: Option<&HeaderValue>, second: Option<&HeaderValue>) -> Result<Option<IdempotencyKey>, InvalidKey> {
+    match (first, second) {
+        (_, Some(_)) => Err(InvalidKey("must come in one header line")),
+        (Some(value), None) => IdempotencyKey::from_header(value).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+impl Request {
+    /// Runs the handler in one transaction with the claim, or answers for it.
+    pub async fn transaction<F>(self, handler: F) -> Response
+    where
+        F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
+    {
+        self.answer(async |request: Self| {
+            if request.is_unkeyed() {
+                return execution::unkeyed(request.call.idempotency, request.isolation, request.lease, handler).await;
+            }
+            let replay_failures = request.replay_failures;
+            Execution { claim: request.claim(false)?, replay_failures }.enter(handler).await
+        })
+        .await
+    }
+
+    /// Runs the handler over its steps, or answers for it.
+    pub async fn operation<F>(mut self, handler: F) -> Response
+    where
+        F: for<'a> FnOnce(&'a mut Operation) -> HandlerFuture<'a> + Send + 'static,
+    {
+        if self.is_unkeyed() {
+            // Steps need a key to be recorded under; nobody else will ever send this one.
+            self.call.key = Ok(Some(IdempotencyKey::random()));
+        }
+        self.answer(async |request: Self| {
+            let replay_failures = request.replay_failures;
+            Execution { claim: request.claim(true)?, replay_failures }.enter(handler).await
+        })
+        .await
+    }
+
+    async fn answer(self, run: impl AsyncFnOnce(Self) -> Result<Answer, Error>) -> Response {
+        let idempotency = self.call.idempotency.clone();
+        let telemetry = self.telemetry();
+        let answer = run(self).instrument(telemetry.span()).await;
+        telemetry.finish(answer.as_ref().map(|answer| answer.outcome));
+        match answer {
+            Ok(answer) => answer.response,
+            Err(error) => {
+                let settings = idempotency.settings();
+                error.respond(&settings.problem_base_url, settings.mismatch_status())
+            }
+        }
+    }
+}
