@@ -76,8 +76,8 @@ impl<'a> CrashMatrix<'a> {
         self
     }
 
-    /// Checks that the same external calls are made in every trial, each with one key, derived from the request's. The fake provider records
-    /// them.
+    /// Checks that the same external calls are made in every trial, each with one key, derived from the request's (`<key>:<name>`). The fake
+    /// provider records them; `calls` must be new.
     pub fn external_calls(mut self, calls: &ExternalCalls) -> Self {
         self.subject.external = Some(calls.clone());
         self

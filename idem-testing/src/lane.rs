@@ -1,6 +1,6 @@
 //! A database with an instance of the application over it, in which one trial runs at a time.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -127,10 +127,4 @@ pub(crate) async fn retry_until_final(
         }
     }
     None
-}
-
-/// Keys of different runs over one database must differ.
-pub(crate) fn unique_key(trial: &str) -> String {
-    let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-    format!("{trial}-{nanoseconds:x}")
 }

@@ -71,6 +71,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) key_header: HeaderName,
     pub(crate) replay_header: HeaderName,
     pub(crate) ignored_headers: Vec<HeaderName>,
+    /// What all keys of this attack begin with: those of another over the same database must differ.
+    pub(crate) key_prefix: String,
 }
 
 impl<'a> Subject<'a> {
@@ -85,7 +87,13 @@ impl<'a> Subject<'a> {
             replay_header: HeaderName::from_static("idempotency-replayed"),
             // One client's session is not handed out again; the others belong to the transport.
             ignored_headers: vec![SET_COOKIE, DATE, CONTENT_LENGTH],
+            key_prefix: format!("attack-{:016x}", fastrand::u64(..)),
         }
+    }
+
+    /// A key of a trial's own.
+    pub(crate) fn key(&self, trial: impl std::fmt::Display) -> String {
+        format!("{}-{trial}-{:08x}", self.key_prefix, fastrand::u32(..))
     }
 
     pub(crate) fn request(&self, key: &str) -> Request<Body> {

@@ -7,8 +7,9 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use idem_runtime::{Idempotency, Tx, idempotent};
+use idem_testing::ExternalCalls;
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgPool};
 
@@ -33,6 +34,8 @@ pub(crate) async fn application(pool: PgPool) -> Router {
         .route("/guests", post(create_guest_order))
         .route("/patient", post(create_order_patiently))
         .route("/events", post(receive_event))
+        .route("/charges", post(create_charge))
+        .route("/careless", post(create_charge_carelessly))
         .route("/baskets", post(create_basket))
         .route("/customers", post(create_customer))
         .route("/gifts", post(create_gift))
@@ -150,6 +153,32 @@ async fn receive_event(tx: &mut Tx, Json(event): Json<Event>) -> Result<StatusCo
     let insert = "INSERT INTO events (id, amount) VALUES ($1, $2)";
     sqlx::query(insert).bind(&event.id).bind(event.amount).execute(&mut *tx).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The provider honours keys: any number of calls with one key is one charge.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_charge(
+    customer: Customer,
+    Extension(provider): Extension<ExternalCalls>,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Order>), Failure> {
+    let order = insert_order(tx, &customer, &new).await?;
+    provider.record(tx.key().derive("charge").as_str());
+    Ok((StatusCode::CREATED, Json(order)))
+}
+
+/// A key of the attempt's own: the provider charges for each.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_charge_carelessly(
+    customer: Customer,
+    Extension(provider): Extension<ExternalCalls>,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Order>), Failure> {
+    let order = insert_order(tx, &customer, &new).await?;
+    provider.record(tx.key().derive(&format!("charge-{}", uuid::Uuid::from_u128(order.id as u128))).as_str());
+    Ok((StatusCode::CREATED, Json(order)))
 }
 
 /// One order for each product, and none for a product that is in the basket already.

@@ -5,10 +5,11 @@
 mod contract;
 mod handlers;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::http::Request;
 use handlers::{application, count_events, count_orders, count_stock};
-use idem_testing::{CrashReport, crash_matrix};
+use idem_testing::{CrashReport, ExternalCalls, Strike, crash_matrix};
 
 fn request(path: &str, body: impl Into<Body>) -> Request<Body> {
     Request::post(path).header("content-type", "application/json").header("customer", "1").body(body.into()).unwrap()
@@ -65,6 +66,30 @@ async fn a_webhook_is_received_once() {
     let event = |id: &str| request("/events", format!(r#"{{"id": "{id}", "amount": 7}}"#));
     let report = crash_matrix(application, event).effects(count_events).run().await;
     check(report, &["BEGIN", "INSERT INTO events", "COMMIT"]);
+}
+
+#[tokio::test]
+async fn a_provider_is_called_with_one_derived_key_and_a_careless_handler_is_caught() {
+    for (path, is_careful) in [("/charges", true), ("/careless", false)] {
+        let calls = ExternalCalls::new();
+        let app = async |pool| application(pool).await.layer(Extension(calls.clone()));
+        let report = crash_matrix(app, request(path, r#"{"product": 1, "quantity": 2}"#))
+            .effects(count_orders)
+            .external_calls(&calls)
+            .strikes(&[Strike::CutBefore, Strike::AnswerLost])
+            .run()
+            .await;
+        println!("{report}");
+        let counts = calls.counts();
+        if is_careful {
+            report.assert_exactly_once();
+            assert!(counts.keys().all(|key| key.ends_with(":charge")), "{counts:?}");
+            assert!(counts.values().any(|count| *count > 1), "no call was repeated: {counts:?}");
+        } else {
+            let violations = report.violations();
+            assert!(violations.iter().any(|violation| violation.contains("external calls")), "{report}");
+        }
+    }
 }
 
 #[tokio::test]

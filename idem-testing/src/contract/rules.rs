@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::Contract;
 use super::report::{Finding, Outcome};
 use crate::client::{Answer, Attempt, send};
-use crate::lane::{Lane, TIMEOUT, Victim, retry_until_final, unique_key};
+use crate::lane::{Lane, TIMEOUT, Victim, retry_until_final};
 use crate::proxy::{Action, Fault, Place};
 
 pub(super) struct Checker<'c, 'a> {
@@ -88,7 +88,7 @@ impl<'c, 'a> Checker<'c, 'a> {
 
     async fn in_sequence(&self) -> Outcome {
         let mut check = self.begin().await;
-        let key = unique_key("sequence");
+        let key = self.contract.subject.key("sequence");
         let first = self.send(self.request(&key)).await;
         let Some(answer) = check.must_be_final("a request with a new key", first) else {
             return check.outcome();
@@ -109,7 +109,7 @@ impl<'c, 'a> Checker<'c, 'a> {
     async fn at_once(&self, count: usize) -> Outcome {
         let once = self.effect_of_one().await;
         let mut check = self.begin().await;
-        let key = unique_key("at-once");
+        let key = self.contract.subject.key("at-once");
         // Slow enough that all are under way together.
         self.lane.proxy.set_latency(Duration::from_millis(3));
         let apps = [&self.victim.app, &self.twin.app].into_iter().cycle();
@@ -149,13 +149,13 @@ impl<'c, 'a> Checker<'c, 'a> {
     /// What one request does, for comparison.
     async fn effect_of_one(&self) -> i64 {
         let check = self.begin().await;
-        self.send(self.request(&unique_key("one"))).await;
+        self.send(self.request(&self.contract.subject.key("one"))).await;
         check.effects().await
     }
 
     async fn other_request(&self) -> Outcome {
         let mut check = self.begin().await;
-        let key = unique_key("other");
+        let key = self.contract.subject.key("other");
         self.send(self.request(&key)).await;
         let once = check.effects().await;
         let other = match &self.contract.other_request {
@@ -217,7 +217,7 @@ impl<'c, 'a> Checker<'c, 'a> {
             return Outcome::NotChecked("the request has no key header");
         }
         let mut check = self.begin().await;
-        let key = unique_key("quoted");
+        let key = self.contract.subject.key("quoted");
         let first = self.send(self.with_key_header(&[key.as_bytes()])).await;
         let once = check.effects().await;
         let again = self.send(self.with_key_header(&[format!("\"{key}\"").as_bytes()])).await;
@@ -234,7 +234,7 @@ impl<'c, 'a> Checker<'c, 'a> {
             return Outcome::NotChecked("use `.other_scope(…)`");
         };
         let mut check = self.begin().await;
-        let key = unique_key("scope");
+        let key = self.contract.subject.key("scope");
         self.send(self.request(&key)).await;
         let once = check.effects().await;
         let sent = "the request from another scope, with the key of the first";
@@ -255,7 +255,7 @@ impl<'c, 'a> Checker<'c, 'a> {
         for n in 1.. {
             let mut check = self.begin().await;
             let victim = self.lane.victim(&self.contract.subject, 1).await;
-            let key = unique_key("interrupted");
+            let key = self.contract.subject.key("interrupted");
             self.lane.proxy.inject(Fault { place: Place::RoundTrip(n), action: how.action() });
             let interrupted = send(&victim.app, self.request(&key), how.patience()).await;
             self.lane.proxy.disarm();

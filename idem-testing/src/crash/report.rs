@@ -79,9 +79,11 @@ impl CrashReport {
                     .push(format!("no message was there for `{strike}`: the app must use the pool that it is given"));
             }
         }
-        if let Some(external) = &subject.external {
-            let stray = external.counts().into_keys().filter(|call| !call.contains(':'));
-            general.extend(stray.map(|call| format!("the external call `{call}` has no derived key")));
+        for call in subject.external.iter().flat_map(|external| external.counts().into_keys()) {
+            if !call.starts_with(&subject.key_prefix) {
+                general
+                    .push(format!("the external call with the key `{call}`: its key is not derived from a request's"));
+            }
         }
         let trials = trials.into_values().collect();
         Self { request, strikes: strikes.to_vec(), stall, baseline, trials, general }

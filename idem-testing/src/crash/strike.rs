@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::lane::TIMEOUT;
 use crate::proxy::{Action, Fault, Place};
 
 /// What happens to a message.
@@ -44,6 +45,16 @@ impl Strike {
             Strike::AnswerStalled => (Place::Answer(n), Action::Stall(stall)),
         };
         Fault { place, action }
+    }
+
+    /// How long the client waits for the attempt that is struck.
+    pub(super) fn patience(self, stall: Duration) -> Duration {
+        match self {
+            Strike::Stalled | Strike::AnswerStalled => stall / 4,
+            // Its process could try to reach the database for long.
+            Strike::CutOff => Duration::from_millis(200),
+            _ => TIMEOUT,
+        }
     }
 
     pub(super) fn is_stall(self) -> bool {

@@ -92,7 +92,7 @@ pub(crate) fn shorten(text: &str, length: usize) -> String {
         return line;
     }
     let last = line.rsplit_once("; ").map_or("", |(_, last)| last);
-    let tail: String = last.chars().take(length / 2).collect();
+    let tail = if last.chars().count() <= length / 2 { last } else { "" };
     let head: String = line.chars().take(length - 1 - tail.chars().count()).collect();
     format!("{head}…{tail}")
 }
