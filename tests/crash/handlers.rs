@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
-use idem_runtime::{Idempotency, Tx, idempotent};
+use idem_runtime::{Error, Idempotency, IdempotencyKey, Operation, Tx, idempotent};
 use idem_testing::ExternalCalls;
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgPool};
@@ -19,6 +19,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS orders (
         id bigserial PRIMARY KEY, customer bigint NOT NULL, product bigint NOT NULL, quantity bigint NOT NULL,
         giver bigint REFERENCES customers DEFERRABLE INITIALLY DEFERRED);
+    CREATE TABLE IF NOT EXISTS payments (id bigserial PRIMARY KEY, order_id bigint NOT NULL, charge text NOT NULL);
     CREATE TABLE IF NOT EXISTS events (number bigserial PRIMARY KEY, id text NOT NULL, amount bigint NOT NULL);
     INSERT INTO customers (email) VALUES ('taken@example.org') ON CONFLICT DO NOTHING;
     INSERT INTO products VALUES (1, 1000000), (2, 1) ON CONFLICT DO NOTHING;";
@@ -34,6 +35,7 @@ pub(crate) async fn application(pool: PgPool) -> Router {
         .route("/guests", post(create_guest_order))
         .route("/patient", post(create_order_patiently))
         .route("/events", post(receive_event))
+        .route("/checkout", post(checkout))
         .route("/charges", post(create_charge))
         .route("/careless", post(create_charge_carelessly))
         .route("/baskets", post(create_basket))
@@ -48,6 +50,12 @@ pub(crate) async fn count_orders(pool: PgPool) -> sqlx::Result<i64> {
 
 pub(crate) async fn count_events(pool: PgPool) -> sqlx::Result<i64> {
     sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&pool).await
+}
+
+/// Orders and payments: 2 for each checkout.
+pub(crate) async fn count_checkouts(pool: PgPool) -> sqlx::Result<i64> {
+    let select = "SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM payments)";
+    sqlx::query_scalar(select).fetch_one(&pool).await
 }
 
 /// How many pieces of both products are sold.
@@ -82,6 +90,13 @@ enum Failure {
     OutOfStock,
     Taken,
     Database(sqlx::Error),
+    Operation(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Operation(error)
+    }
 }
 
 impl From<sqlx::Error> for Failure {
@@ -95,6 +110,7 @@ impl IntoResponse for Failure {
         match self {
             Self::OutOfStock => (StatusCode::PAYMENT_REQUIRED, "out of stock").into_response(),
             Self::Taken => (StatusCode::CONFLICT, "this address is taken").into_response(),
+            Self::Operation(error) => error.into_response(),
             Self::Database(error) => {
                 tracing::debug!(%error, "the database failed");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
@@ -179,6 +195,38 @@ async fn create_charge_carelessly(
     let order = insert_order(tx, &customer, &new).await?;
     provider.record(tx.key().derive(&format!("charge-{}", uuid::Uuid::from_u128(order.id as u128))).as_str());
     Ok((StatusCode::CREATED, Json(order)))
+}
+
+#[derive(Serialize)]
+struct Receipt {
+    order: i64,
+    charge: String,
+}
+
+/// Three commits and a call between them.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn checkout(
+    customer: Customer,
+    Extension(provider): Extension<ExternalCalls>,
+    op: &mut Operation,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Receipt>), Failure> {
+    let order: i64 = op
+        .transaction("create order", async |tx| Ok::<_, Failure>(insert_order(tx, &customer, &new).await?.id))
+        .await?;
+    let charge: String = op
+        .step("charge", async |key: IdempotencyKey| {
+            provider.record(key.as_str());
+            Ok::<_, Failure>(format!("charge of order {order}"))
+        })
+        .await?;
+    op.transaction("mark paid", async |tx| {
+        let insert = "INSERT INTO payments (order_id, charge) VALUES ($1, $2)";
+        sqlx::query(insert).bind(order).bind(&charge).execute(&mut *tx).await?;
+        Ok::<_, Failure>(())
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(Receipt { order, charge })))
 }
 
 /// One order for each product, and none for a product that is in the basket already.

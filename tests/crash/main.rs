@@ -8,7 +8,7 @@ mod handlers;
 use axum::Extension;
 use axum::body::Body;
 use axum::http::Request;
-use handlers::{application, count_events, count_orders, count_stock};
+use handlers::{application, count_checkouts, count_events, count_orders, count_stock};
 use idem_testing::{CrashReport, ExternalCalls, Strike, crash_matrix};
 
 fn request(path: &str, body: impl Into<Body>) -> Request<Body> {
@@ -90,6 +90,19 @@ async fn a_provider_is_called_with_one_derived_key_and_a_careless_handler_is_cau
             assert!(violations.iter().any(|violation| violation.contains("external calls")), "{report}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_checkout_of_several_commits_is_completed_once_with_one_charge() {
+    let calls = ExternalCalls::new();
+    let app = async |pool| application(pool).await.layer(Extension(calls.clone()));
+    let report = crash_matrix(app, request("/checkout", r#"{"product": 1, "quantity": 2}"#))
+        .effects(count_checkouts)
+        .external_calls(&calls)
+        .run()
+        .await;
+    check(report, &["BEGIN", "INSERT INTO orders", "INSERT INTO payments", "idempotency_keys", "COMMIT"]);
+    assert!(calls.counts().keys().all(|key| key.ends_with(":charge")));
 }
 
 #[tokio::test]
