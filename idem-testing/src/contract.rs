@@ -14,8 +14,8 @@ use rules::Checker;
 
 /// Checks a handler against the published HTTP contract: what a client sends, and what it may rely on getting.
 ///
-/// `app` builds the application over the pool that it is given, creating tables that are missing; it is called several times, for
-/// several processes over one database. `request` is sent with keys of the check's own.
+/// `app` builds the application over the pool that it is given, creating tables that are missing; it is called several
+/// times, for several processes over one database. `request` is sent with keys of the check's own.
 ///
 /// ```no_run
 /// # use axum::{Router, body::Body, http::Request};
@@ -91,8 +91,8 @@ impl<'a> Contract<'a> {
         self
     }
 
-    /// The header that carries the key. Default `Idempotency-Key`. If the request does not carry it, because the key is in its payload, the
-    /// rules on the header are not checked.
+    /// The header that carries the key. Default `Idempotency-Key`. If the request does not carry it, because the key is
+    /// in its payload, the rules on the header are not checked.
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.subject.key_header = name;
         self
@@ -104,7 +104,8 @@ impl<'a> Contract<'a> {
         self
     }
 
-    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as a request's number. `Date`,
+    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as a
+    /// request's number. `Date`,
     /// `Content-Length` and `Set-Cookie` always may.
     pub fn ignore_header(mut self, name: HeaderName) -> Self {
         self.subject.ignored_headers.push(name);

@@ -1,7 +1,7 @@
 //! One fault at every message of a request, and a client that retries.
 //!
-//! "Safe to retry" is a claim about the worst moment, so the matrix visits every moment: it runs the application over a pool whose
-//! connections go through the [proxy](crate::proxy), and lets each message between the two fail in turn.
+//! "Safe to retry" is a claim about the worst moment, so the matrix visits every moment: it runs the application over a
+//! pool whose connections go through the [proxy](crate::proxy), and lets each message between the two fail in turn.
 
 mod report;
 mod strike;
@@ -24,9 +24,10 @@ use trial::Baseline;
 
 /// Attacks a handler at every message that its request exchanges with Postgres.
 ///
-/// `app` builds the application over the pool that it is given, creating tables that are missing; it is called once for each trial, and stands
-/// for a process that the trial's fault happens to. `request` is sent to it with a new idempotency key, and then, as long as there is no
-/// final answer, again: to it and to a second process in turn, with the same key.
+/// `app` builds the application over the pool that it is given, creating tables that are missing; it is called once for
+/// each trial, and stands for a process that the trial's fault happens to. `request` is sent to it with a new
+/// idempotency key, and then, as long as there is no final answer, again: to it and to a second process in turn, with
+/// the same key.
 ///
 /// ```no_run
 /// # use axum::{Router, body::Body, http::Request};
@@ -76,8 +77,8 @@ impl<'a> CrashMatrix<'a> {
         self
     }
 
-    /// Checks that the same external calls are made in every trial, each with one key, derived from the request's (`<key>:<name>`). The fake
-    /// provider records them; `calls` must be new.
+    /// Checks that the same external calls are made in every trial, each with one key, derived from the request's
+    /// (`<key>:<name>`). The fake provider records them; `calls` must be new.
     pub fn external_calls(mut self, calls: &ExternalCalls) -> Self {
         self.subject.external = Some(calls.clone());
         self
@@ -95,15 +96,16 @@ impl<'a> CrashMatrix<'a> {
         self
     }
 
-    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as a request's number. `Date`,
+    /// A header that may differ between an answer and its replay: one of a layer outside of the handler, such as a
+    /// request's number. `Date`,
     /// `Content-Length` and `Set-Cookie` always may.
     pub fn ignore_header(mut self, name: HeaderName) -> Self {
         self.subject.ignored_headers.push(name);
         self
     }
 
-    /// How long a message is held back. Default 1.5 s. It must exceed the lease of the application under test, or a stall is only a slow
-    /// network: build the application with a lease of a second.
+    /// How long a message is held back. Default 1.5 s. It must exceed the lease of the application under test, or a
+    /// stall is only a slow network: build the application with a lease of a second.
     pub fn stall(mut self, time: Duration) -> Self {
         self.stall = time;
         self

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Counts calls to another system by the key that they carry.
 ///
-/// A provider that honours idempotency keys turns any number of calls with one derived key into one effect, so a call may be
-/// repeated, and must never be made with a second key. Record in the fake provider of the test:
+/// A provider that honours idempotency keys turns any number of calls with one derived key into one effect, so a call
+/// may be repeated, and must never be made with a second key. Record in the fake provider of the test:
 ///
 /// ```
 /// let calls = idem_testing::ExternalCalls::new();

@@ -28,8 +28,8 @@ pub(crate) struct Lane {
     _database: TestDatabase,
 }
 
-/// A process of the application whose connections go through the proxy. A pool of one meets a connection that is left broken, or in a
-/// transaction, again.
+/// A process of the application whose connections go through the proxy. A pool of one meets a connection that is left
+/// broken, or in a transaction, again.
 pub(crate) struct Victim {
     pub(crate) app: Router,
     pub(crate) pool: PgPool,

@@ -45,9 +45,9 @@ pub enum Shutdown {
 impl Postgres {
     /// One server for all the processes of this user on this machine that ask for it, with `fsync` off.
     ///
-    /// If the environment variable `DATABASE_URL` is set, no server is started and that one is used. The data directory is kept in the
-    /// temporary directory, so that the next start takes a tenth of a second. Within a process the server stays up
-    /// until the process ends, so that tests in sequence do not restart it.
+    /// If the environment variable `DATABASE_URL` is set, no server is started and that one is used. The data directory
+    /// is kept in the temporary directory, so that the next start takes a tenth of a second. Within a process the
+    /// server stays up until the process ends, so that tests in sequence do not restart it.
     ///
     /// # Errors
     /// If no Postgres is installed (the message names the command to install it) or it does not start (the message
@@ -65,7 +65,8 @@ impl Postgres {
         Ok(shared.insert(Postgres { place }).clone())
     }
 
-    /// A server of one's own, with `fsync` off, whose data is deleted when it goes: for demos, and for tests that stop it.
+    /// A server of one's own, with `fsync` off, whose data is deleted when it goes: for demos, and for tests that stop
+    /// it.
     ///
     /// # Errors
     /// As [`Postgres::shared`].

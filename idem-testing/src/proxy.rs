@@ -49,7 +49,8 @@ pub use fault::{Action, Direction, Fault, Met, Place};
 
 const PREFIX: &str = "idem-proxy-";
 
-/// A running proxy: see the [module](self). It runs on a thread of its own and ends, with its connections, when dropped.
+/// A running proxy: see the [module](self). It runs on a thread of its own and ends, with its connections, when
+/// dropped.
 ///
 /// It speaks to clients through a Unix socket and without TLS; so the server must accept connections without TLS.
 #[derive(Debug)]
@@ -146,8 +147,8 @@ impl Proxy {
         self.shared.state().counts()
     }
 
-    /// Begins to record round trips, forgetting those recorded before. The texts of statements are kept in memory, without their
-    /// literals.
+    /// Begins to record round trips, forgetting those recorded before. The texts of statements are kept in memory,
+    /// without their literals.
     pub fn record(&self) {
         self.shared.state().record();
     }

@@ -28,8 +28,8 @@ pub(crate) fn over_pool<'a, T>(function: impl AsyncFn(PgPool) -> T + 'a) -> Over
 
 /// What may be sent to a handler again and again: a request, or a function that makes one for a key.
 ///
-/// A request is sent with its `Idempotency-Key` header replaced by the key of each trial. Where the key travels in the payload, or
-/// the payload must differ from key to key, use a closure: `|key: &str| Request::post("/events").body(…)`.
+/// A request is sent with its `Idempotency-Key` header replaced by the key of each trial. Where the key travels in the
+/// payload, or the payload must differ from key to key, use a closure: `|key: &str| Request::post("/events").body(…)`.
 pub trait RequestTemplate<'a> {
     #[doc(hidden)]
     fn into_template(self) -> Template<'a>;

@@ -1,4 +1,5 @@
-//! The contract check catches what it must. What it passes is tested with the real runtime, in the package `idem-tests`.
+//! The contract check catches what it must. What it passes is tested with the real runtime, in the package
+//! `idem-tests`.
 
 mod common;
 

@@ -21,8 +21,8 @@ pub(super) enum Outcome {
     NotChecked(&'static str),
 }
 
-/// The outcome of a [contract check](crate::contract). Its `Display` lists the rules, and for each that does not hold what was sent and what
-/// came back.
+/// The outcome of a [contract check](crate::contract). Its `Display` lists the rules, and for each that does not hold
+/// what was sent and what came back.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ContractReport {

@@ -51,7 +51,8 @@ impl Trial {
     }
 }
 
-/// The outcome of a [crash matrix](crate::crash_matrix). Its `Display` is a table: statements × strikes, and what each retry saw.
+/// The outcome of a [crash matrix](crate::crash_matrix). Its `Display` is a table: statements × strikes, and what each
+/// retry saw.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CrashReport {
@@ -94,7 +95,8 @@ impl CrashReport {
         &self.trials
     }
 
-    /// Everything that is wrong, in words; empty if each promise held. What is the same at several messages of a statement is said once.
+    /// Everything that is wrong, in words; empty if each promise held. What is the same at several messages of a
+    /// statement is said once.
     pub fn violations(&self) -> Vec<String> {
         let mut places: Vec<(String, Vec<&str>)> = Vec::new();
         for trial in &self.trials {
@@ -112,8 +114,8 @@ impl CrashReport {
         self.general.iter().cloned().chain(in_trials).collect()
     }
 
-    /// Checks that in every trial the effect happened exactly once, all final answers were identical, no key was stuck, and the pool was
-    /// clean.
+    /// Checks that in every trial the effect happened exactly once, all final answers were identical, no key was stuck,
+    /// and the pool was clean.
     ///
     /// # Panics
     /// With the table, if not.
@@ -194,7 +196,8 @@ impl fmt::Display for CrashReport {
         }
         writeln!(
             f,
-            "\n→ next attempt   * replay   – no answer in time   × messages of the statement with this course   ✗ promise broken"
+            "\n→ next attempt   * replay   – no answer in time   \
+             × messages of the statement with this course   ✗ promise broken"
         )?;
         if self.strikes.iter().any(|strike| strike.is_stall()) {
             writeln!(

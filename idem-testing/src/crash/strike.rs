@@ -11,12 +11,13 @@ use crate::proxy::{Action, Fault, Place};
 pub enum Strike {
     /// The connection is cut before a message of the client's: a part of what it sent arrives, or nothing.
     CutBefore,
-    /// The server executes what it was asked for, and the connection is cut before one of its messages: the acknowledgement is lost, all of it
-    /// or a part.
+    /// The server executes what it was asked for, and the connection is cut before one of its messages: the
+    /// acknowledgement is lost, all of it or a part.
     AnswerLost,
     /// The server's process is terminated before a round trip.
     BackendKilled,
-    /// The process loses its database for good, before a round trip: as if it had been killed. Retries go to another process.
+    /// The process loses its database for good, before a round trip: as if it had been killed. Retries go to another
+    /// process.
     CutOff,
     /// What the client sends is held back; it arrives after others may have taken over.
     Stalled,

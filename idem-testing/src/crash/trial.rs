@@ -130,7 +130,8 @@ async fn left_behind(lane: &Lane, victim: &Victim, stall: Duration) -> Vec<Strin
     open.into_iter().chain(broken).collect()
 }
 
-/// Both processes must repeat the answer. The one that has been through the fault may be busy with it for a while, and say so.
+/// Both processes must repeat the answer. The one that has been through the fault may be busy with it for a while, and
+/// say so.
 async fn replays(
     subject: &Subject<'_>,
     lane: &Lane,

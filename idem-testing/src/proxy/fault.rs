@@ -28,18 +28,18 @@ pub enum Place {
 /// What happens to the message and its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The connection is cut and the message lost. If it is one of the server's, the server first completes what it was asked for,
-    /// so the effect is there and its acknowledgement is not.
+    /// The connection is cut and the message lost. If it is one of the server's, the server first completes what it was
+    /// asked for, so the effect is there and its acknowledgement is not.
     Cut,
-    /// The message is delivered and the connection cut after it. If it is a client's, the server completes what it was asked for,
-    /// and its answer is lost.
+    /// The message is delivered and the connection cut after it. If it is a client's, the server completes what it was
+    /// asked for, and its answer is lost.
     CutAfter,
     /// The message is held back, and delivered late even if its sender hung up meanwhile.
     Stall(Duration),
     /// The session's server process is terminated (`pg_terminate_backend`) before the message is delivered.
     KillBackend,
-    /// All connections of the proxy are cut, and new ones are refused until [`Proxy::heal`](super::Proxy::heal): what the
-    /// database sees of a client process that is killed.
+    /// All connections of the proxy are cut, and new ones are refused until [`Proxy::heal`](super::Proxy::heal): what
+    /// the database sees of a client process that is killed.
     Partition,
 }
 

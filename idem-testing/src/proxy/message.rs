@@ -1,4 +1,5 @@
-//! The framing of the protocol: a type byte, a length that counts itself, a payload. A client's first messages lack the type byte.
+//! The framing of the protocol: a type byte, a length that counts itself, a payload. A client's first messages lack the
+//! type byte.
 
 use bytes::{Bytes, BytesMut};
 

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use sqlx::{Executor, PgPool};
 
-/// Claim committed; work committed; response stored. A claim that is older than its lease is taken over, and its owner is not told: there is
-/// no fence.
+/// Claim committed; work committed; response stored. A claim that is older than its lease is taken over, and its owner
+/// is not told: there is no fence.
 pub(crate) async fn broken_store(pool: PgPool) -> Router {
     let tables = "CREATE TABLE IF NOT EXISTS orders (id bigserial PRIMARY KEY, item text NOT NULL); \
                   CREATE TABLE IF NOT EXISTS claims \
