@@ -10,3 +10,4 @@ mod pools;
 mod processes;
 mod races;
 mod retention;
+mod steps;

@@ -41,11 +41,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn new() -> Self {
+    /// Closed.
+    #[must_use]
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         Self { arrived: Semaphore::new(0), open: Semaphore::new(0) }
     }
 
-    async fn pass(&self) {
+    /// Says that a handler has arrived, and waits until it may go on.
+    pub async fn pass(&self) {
         self.arrived.add_permits(1);
         self.open.acquire().await.expect("never closed").forget();
     }
@@ -82,7 +86,8 @@ impl FromRef<AppState> for Arc<Gate> {
 /// Who asks, by the header `tenant`.
 #[derive(Debug)]
 pub struct Tenant {
-    id: String,
+    /// The header's text.
+    pub id: String,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Tenant {
@@ -401,7 +406,7 @@ impl App {
     /// Sends a request through the router.
     pub async fn send(&self, request: Request<Body>) -> Reply {
         let response = self.router.clone().oneshot(request).await.unwrap_or_else(|error| match error {});
-        Reply::read(response).await
+        Reply::of(response).await
     }
 
     /// Posts an entry as the tenant `a`.
@@ -448,7 +453,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    async fn read(response: Response) -> Self {
+    /// Reads a response.
+    pub async fn of(response: Response) -> Self {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.expect("a body").to_bytes();
         Self { status: parts.status.as_u16(), headers: parts.headers, body }

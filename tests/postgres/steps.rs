@@ -1,0 +1,589 @@
+//! Operations of more than one commit: after whatever breaks, a retry resumes, and nothing happens twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{FromRef, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use futures_util::FutureExt;
+use idem_runtime::{Error, Idempotency, IdempotencyKey, Operation, Tx, idempotent};
+use idem_testing::TestDatabase;
+use idem_tests::{App, Gate, Reply, Tenant, request};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::PgPool;
+use tower::ServiceExt;
+
+/// Another system that takes money, and honours idempotency keys if it is asked to.
+#[derive(Debug, Default)]
+struct Provider {
+    /// Effects by key.
+    charges: Mutex<HashMap<String, u32>>,
+    calls: Mutex<u32>,
+    /// The next answers that get lost on the way back.
+    lose: Mutex<u32>,
+}
+
+impl Provider {
+    async fn charge(&self, key: &IdempotencyKey, honours_keys: bool) -> Result<Charge, ApiError> {
+        tokio::task::yield_now().await;
+        *self.calls.lock().unwrap() += 1;
+        let count = {
+            let mut charges = self.charges.lock().unwrap();
+            let count = charges.entry(key.to_string()).or_default();
+            if !honours_keys || *count == 0 {
+                *count += 1;
+            }
+            *count
+        };
+        let mut lose = self.lose.lock().unwrap();
+        if *lose > 0 {
+            *lose -= 1;
+            return Err(ApiError::Failed);
+        }
+        Ok(Charge { reference: format!("ch_{key}"), count })
+    }
+
+    fn find(&self, key: &IdempotencyKey) -> Option<Charge> {
+        let count = *self.charges.lock().unwrap().get(key.as_str())?;
+        Some(Charge { reference: format!("ch_{key}"), count })
+    }
+
+    fn effects(&self) -> Vec<u32> {
+        self.charges.lock().unwrap().values().copied().collect()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Charge {
+    reference: String,
+    count: u32,
+}
+
+/// What goes wrong at a place of the handler.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Fail,
+    Panic,
+    Wait,
+    Refuse,
+}
+
+/// One process: its state and its routes.
+#[derive(Clone)]
+struct Process {
+    router: Router,
+    pool: PgPool,
+    world: World,
+}
+
+#[derive(Clone)]
+struct World {
+    idempotency: Idempotency,
+    provider: Arc<Provider>,
+    gate: Arc<Gate>,
+    faults: Arc<Mutex<HashMap<&'static str, VecDeque<Fault>>>>,
+    /// Which parts' bodies have run, in this process.
+    ran: Arc<Mutex<Vec<&'static str>>>,
+    /// What a deploy changed.
+    version: Arc<Mutex<u32>>,
+}
+
+impl FromRef<World> for Idempotency {
+    fn from_ref(world: &World) -> Self {
+        world.idempotency.clone()
+    }
+}
+
+#[derive(Debug)]
+enum ApiError {
+    Failed,
+    Refused,
+    Database(sqlx::Error),
+    Idempotency(Error),
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        Self::Idempotency(error)
+    }
+}
+
+impl From<sqlx::Error> for ApiError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Failed => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Self::Refused => (StatusCode::PAYMENT_REQUIRED, "declined").into_response(),
+            Self::Database(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+            Self::Idempotency(error) => error.into_response(),
+        }
+    }
+}
+
+impl World {
+    async fn come_by(&self, place: &'static str) -> Result<(), ApiError> {
+        self.ran.lock().unwrap().push(place);
+        let fault = self.faults.lock().unwrap().get_mut(place).and_then(VecDeque::pop_front);
+        match fault {
+            Some(Fault::Fail) => Err(ApiError::Failed),
+            Some(Fault::Refuse) => Err(ApiError::Refused),
+            Some(Fault::Panic) => panic!("the handler panics, as the test asked"),
+            Some(Fault::Wait) => {
+                self.gate.pass().await;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn fault(&self, place: &'static str, fault: Fault) {
+        self.faults.lock().unwrap().entry(place).or_default().push_back(fault);
+    }
+
+    fn runs(&self, place: &str) -> usize {
+        self.ran.lock().unwrap().iter().filter(|ran| **ran == place).count()
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Cart {
+    text: String,
+}
+
+async fn insert(tx: &mut Tx, text: &str) -> Result<i64, ApiError> {
+    Ok(sqlx::query_scalar("INSERT INTO entries (text) VALUES ($1) RETURNING id").bind(text).fetch_one(tx).await?)
+}
+
+async fn mark(tx: &mut Tx, order: i64) -> Result<(), ApiError> {
+    sqlx::query("INSERT INTO notes (entry) VALUES ($1)").bind(order).execute(tx).await?;
+    Ok(())
+}
+
+/// Ends the transaction where a macro cannot see it.
+async fn escape(tx: &mut Tx) -> Result<(), ApiError> {
+    insert(tx, "escaped").await?;
+    sqlx::raw_sql("COMMIT").execute(&mut **tx).await?;
+    Ok(())
+}
+
+/// Runs one part under a name that a macro cannot see.
+async fn part(op: &mut Operation, name: &str) -> Result<i64, ApiError> {
+    op.transaction(name, async |tx| insert(tx, name).await).await
+}
+
+async fn run(op: &mut Operation, world: &World, cart: &Cart) -> Result<Response, ApiError> {
+    world.come_by("before").await?;
+    let order: i64 = op
+        .transaction("create order", async |tx| {
+            let order = insert(tx, &cart.text).await?;
+            world.come_by("in create").await?;
+            Ok::<_, ApiError>(order)
+        })
+        .await?;
+    world.come_by("after create").await?;
+    let version = *world.version.lock().unwrap();
+    let name = if version == 1 { "charge another way" } else { "charge" };
+    let charge: Charge = op
+        .step(name, async |key| {
+            world.come_by("in charge").await?;
+            let charge = world.provider.charge(&key, true).await?;
+            world.come_by("charged").await?;
+            Ok::<_, ApiError>(charge)
+        })
+        .await?;
+    world.come_by("after charge").await?;
+    op.transaction("mark paid", async |tx| {
+        mark(tx, order).await?;
+        world.come_by("in mark").await
+    })
+    .await?;
+    world.come_by("after mark").await?;
+    Ok((
+        StatusCode::CREATED,
+        [("location", format!("/orders/{order}"))],
+        Json(json!({ "order": order, "charge": charge })),
+    )
+        .into_response())
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h", lease = "3s")]
+async fn checkout(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Response, ApiError> {
+    run(op, &world, &cart).await
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h", in_flight = "wait 10s")]
+async fn patient(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Response, ApiError> {
+    run(op, &world, &cart).await
+}
+
+/// A provider without keys.
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn keyless(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Json<Charge>, ApiError> {
+    let _ = cart;
+    let charge = op
+        .step("charge", async |key| {
+            world.come_by("in charge").await?;
+            let charge = world.provider.charge(&key, false).await?;
+            world.come_by("charged").await?;
+            Ok::<_, ApiError>(charge)
+        })
+        .reconcile(async |key| {
+            world.come_by("reconcile").await?;
+            Ok(world.provider.find(&key))
+        })
+        .await?;
+    Ok(Json(charge))
+}
+
+/// Mistakes that only a run shows.
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) -> Result<String, ApiError> {
+    match cart.text.as_str() {
+        "twice" => {
+            part(op, "twice").await?;
+            part(op, "twice").await?;
+        }
+        "after a failure" => {
+            let failed: Result<i64, ApiError> = op.transaction("fails", async |_| Err(ApiError::Refused)).await;
+            failed.expect_err("a failure");
+            part(op, "follows").await?;
+        }
+        "escape" => op.transaction("escapes", async |tx| escape(tx).await).await?,
+        "escape later" => {
+            part(op, "stays").await?;
+            op.transaction("escapes later", async |tx| escape(tx).await).await?;
+        }
+        "swallow" => {
+            let order: Result<i64, ApiError> = op
+                .transaction("aborted", async |tx| {
+                    let order = insert(tx, "aborted").await?;
+                    let duplicate = sqlx::query("INSERT INTO entries (id, text) VALUES ($1, 'duplicate')").bind(order);
+                    duplicate.execute(tx).await.expect_err("taken");
+                    Ok(order)
+                })
+                .await;
+            order.expect_err("an aborted transaction");
+        }
+        _ => {}
+    }
+    Ok("no part, no step".to_owned())
+}
+
+impl Process {
+    fn over(database: &TestDatabase, provider: Arc<Provider>) -> Self {
+        let pool = database.pool();
+        let world = World {
+            idempotency: Idempotency::new(pool.clone()),
+            provider,
+            gate: Arc::new(Gate::new()),
+            faults: Arc::default(),
+            ran: Arc::default(),
+            version: Arc::default(),
+        };
+        let router = Router::new()
+            .route("/checkout", post(checkout))
+            .route("/patient", post(patient))
+            .route("/keyless", post(keyless))
+            .route("/mistaken", post(mistaken))
+            .with_state(world.clone());
+        Self { router, pool, world }
+    }
+
+    async fn start() -> (TestDatabase, Self) {
+        let (database, _) = App::start().await;
+        let process = Self::over(&database, Arc::default());
+        (database, process)
+    }
+
+    async fn post(&self, path: &str, key: &str, text: &str) -> Reply {
+        let request = request(path, &[("tenant", "a"), ("idempotency-key", key)], &Cart { text: text.to_owned() });
+        Reply::of(self.router.clone().oneshot(request).await.unwrap_or_else(|error| match error {})).await
+    }
+
+    /// Posts until the answer is final.
+    async fn retry(&self, path: &str, key: &str, text: &str) -> Reply {
+        for _ in 0..400 {
+            let reply = self.post(path, key, text).await;
+            if ![409, 500, 503].contains(&reply.status) {
+                return reply;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("`{key}` is stuck");
+    }
+
+    async fn count(&self, table: &str) -> i64 {
+        let count = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+        sqlx::query_scalar(count).fetch_one(&self.pool).await.expect("a count")
+    }
+
+    /// One order, one mark, one charge at the provider, nothing in progress.
+    async fn assert_once(&self) {
+        assert_eq!((self.count("entries").await, self.count("notes").await), (1, 1));
+        assert_eq!(self.world.provider.effects(), [1]);
+        assert_eq!(self.count("idem.idempotency_keys WHERE status IS NULL").await, 0);
+    }
+}
+
+const PLACES: [&str; 8] =
+    ["before", "in create", "after create", "in charge", "charged", "after charge", "in mark", "after mark"];
+
+#[tokio::test]
+async fn an_operation_completes_and_replays() {
+    let (_database, process) = Process::start().await;
+    let first = process.post("/checkout", "k", "cart").await;
+    assert_eq!((first.status, first.replayed()), (201, false), "{first:?}");
+    process.post("/checkout", "k", "cart").await.assert_replays(&first);
+    assert_eq!(process.post("/checkout", "k", "other").await.status, 422);
+    process.assert_once().await;
+    let key = process.world.provider.charges.lock().unwrap().keys().next().cloned();
+    assert_eq!(key.as_deref(), Some("k:charge"), "the provider's key is derived");
+}
+
+#[tokio::test]
+async fn a_failure_or_a_panic_at_every_place_resumes_after_the_last_recovery_point_1() {
+    for fault in [Fault::Fail, Fault::Panic] {
+        for place in PLACES {
+            let (_database, process) = Process::start().await;
+            process.world.fault(place, fault);
+            let sent = AssertUnwindSafe(process.post("/checkout", "k", "cart")).catch_unwind().await;
+            match (fault, sent) {
+                (Fault::Panic, Err(_)) => {}
+                (Fault::Fail, Ok(reply)) => assert_eq!(reply.status, 500),
+                other => panic!("{other:?}"),
+            }
+            // At once: no lease is waited for.
+            let reply = process.post("/checkout", "k", "cart").await;
+            assert_eq!((reply.status, reply.replayed()), (201, false), "{fault:?} {place}: {reply:?}");
+            process.post("/checkout", "k", "cart").await.assert_replays(&reply);
+            process.assert_once().await;
+            let created = if place == "in create" { 2 } else { 1 };
+            assert_eq!(
+                process.world.runs("in create"),
+                created,
+                "{fault:?} {place}: a recorded part does not run again"
+            );
+            let called = if ["in charge", "charged"].contains(&place) { 2 } else { 1 };
+            assert_eq!(process.world.runs("in charge"), called, "{fault:?} {place}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_completes_the_operation() {
+    let (_database, process) = Process::start().await;
+    for (number, place) in PLACES.into_iter().enumerate() {
+        process.world.fault(place, Fault::Refuse);
+        let key = format!("k{number}");
+        let refused = process.post("/checkout", &key, "cart").await;
+        assert_eq!((refused.status, refused.body.as_ref()), (402, b"declined".as_slice()), "{place}");
+        process.post("/checkout", &key, "cart").await.assert_replays(&refused);
+    }
+    assert_eq!(process.count("idem.idempotency_keys WHERE status IS NULL").await, 0);
+}
+
+#[tokio::test]
+async fn a_lost_answer_of_the_provider_is_asked_for_again_with_the_same_key() {
+    let (_database, process) = Process::start().await;
+    *process.world.provider.lose.lock().unwrap() = 3;
+    let reply = process.retry("/checkout", "k", "cart").await;
+    assert_eq!(reply.status, 201);
+    assert_eq!(*process.world.provider.calls.lock().unwrap(), 4);
+    process.assert_once().await;
+}
+
+#[tokio::test]
+async fn duplicates_in_flight_are_answered_in_this_process_and_in_others() {
+    let (database, process) = Process::start().await;
+    let other = Process::over(&database, Arc::clone(&process.world.provider));
+    for place in ["before", "after create", "in charge", "in mark", "after mark"] {
+        let key = format!("k {place}").replace(' ', "-");
+        process.world.fault(place, Fault::Wait);
+        let first = tokio::spawn({
+            let (process, key) = (process.clone(), key.clone());
+            async move { process.post("/checkout", &key, "cart").await }
+        });
+        process.world.gate.arrival().await;
+        for duplicate in [&process, &other] {
+            let reply = duplicate.post("/checkout", &key, "cart").await;
+            assert_eq!(
+                (reply.status, reply.problem().as_str(), reply.header("retry-after")),
+                (409, "in-flight", "1"),
+                "{place}"
+            );
+        }
+        assert_eq!(process.post("/checkout", &key, "other").await.status, 422);
+        if place != "before" {
+            assert_eq!(
+                other.post("/checkout", &key, "other").await.status,
+                422,
+                "the claim's row holds the fingerprint"
+            );
+        }
+        process.world.gate.open(1);
+        let first = first.await.expect("no panic");
+        assert_eq!(first.status, 201);
+        other.post("/checkout", &key, "cart").await.assert_replays(&first);
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_duplicate_gets_the_answer() {
+    let (database, process) = Process::start().await;
+    let other = Process::over(&database, Arc::clone(&process.world.provider));
+    process.world.fault("after charge", Fault::Wait);
+    let post = |process: &Process| {
+        let process = process.clone();
+        tokio::spawn(async move { process.post("/patient", "k", "cart").await })
+    };
+    let first = post(&process);
+    process.world.gate.arrival().await;
+    let waiting = [post(&process), post(&other)];
+    process.world.gate.open(1);
+    let first = first.await.expect("no panic");
+    for reply in waiting {
+        reply.await.expect("no panic").assert_replays(&first);
+    }
+    process.assert_once().await;
+}
+
+/// Stall A, let B take over, let A go on: A touches nothing and says so.
+#[tokio::test]
+async fn an_owner_that_lost_its_lease_changes_nothing_4_5_6() {
+    for place in ["after create", "in charge", "charged", "after charge", "in mark", "after mark"] {
+        let (database, process) = Process::start().await;
+        let other = Process::over(&database, Arc::clone(&process.world.provider));
+        process.world.fault(place, Fault::Wait);
+        let stalled = tokio::spawn({
+            let process = process.clone();
+            async move { process.post("/checkout", "k", "cart").await }
+        });
+        process.world.gate.arrival().await;
+        assert_eq!(other.post("/checkout", "k", "cart").await.status, 409);
+        // As if A's process had been frozen for longer than its lease.
+        let expire = "UPDATE idem.idempotency_keys SET lease_expires_at = clock_timestamp() - interval '1 second'";
+        sqlx::query(expire).execute(&process.pool).await.expect("an update");
+        let successor = other.post("/checkout", "k", "cart").await;
+        assert_eq!((successor.status, successor.replayed()), (201, false), "{place}: {successor:?}");
+        process.world.gate.open(1);
+        stalled.await.expect("no panic").assert_replays(&successor);
+        assert_eq!(process.count("idem.idempotency_keys").await, 1);
+        process.assert_once().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_its_handler_runs() {
+    let (database, process) = Process::start().await;
+    let other = Process::over(&database, Arc::clone(&process.world.provider));
+    process.world.fault("after create", Fault::Wait);
+    let first = tokio::spawn({
+        let process = process.clone();
+        async move { process.post("/checkout", "k", "cart").await }
+    });
+    process.world.gate.arrival().await;
+    // Longer than the lease of three seconds.
+    tokio::time::sleep(std::time::Duration::from_millis(3_500)).await;
+    assert_eq!(other.post("/checkout", "k", "cart").await.status, 409);
+    process.world.gate.open(1);
+    assert_eq!(first.await.expect("no panic").status, 201);
+    process.assert_once().await;
+}
+
+#[tokio::test]
+async fn a_deploy_that_changed_the_steps_is_refused_and_nothing_runs() {
+    let (_database, process) = Process::start().await;
+    process.world.fault("after charge", Fault::Fail);
+    assert_eq!(process.post("/checkout", "k", "cart").await.status, 500);
+    *process.world.version.lock().unwrap() = 1;
+    let calls = *process.world.provider.calls.lock().unwrap();
+    for _ in 0..2 {
+        let refused = process.post("/checkout", "k", "cart").await;
+        assert_eq!((refused.status, refused.problem().as_str()), (500, "internal"));
+    }
+    assert_eq!((*process.world.provider.calls.lock().unwrap(), process.count("notes").await), (calls, 0));
+    *process.world.version.lock().unwrap() = 0;
+    assert_eq!(process.post("/checkout", "k", "cart").await.status, 201, "the old code finishes it");
+    process.assert_once().await;
+}
+
+#[tokio::test]
+async fn a_provider_without_keys_is_asked_what_happened() {
+    // It happened, and its answer was lost: found, and not made again.
+    let (_database, process) = Process::start().await;
+    *process.world.provider.lose.lock().unwrap() = 1;
+    assert_eq!(process.post("/keyless", "k", "cart").await.status, 500);
+    assert_eq!(process.post("/keyless", "k", "cart").await.status, 200);
+    assert_eq!((process.world.provider.effects(), process.world.runs("reconcile")), (vec![1], 1));
+    // It did not happen: asked, and then made.
+    process.world.fault("in charge", Fault::Fail);
+    assert_eq!(process.post("/keyless", "k2", "cart").await.status, 500);
+    assert_eq!(process.post("/keyless", "k2", "cart").await.status, 200);
+    assert_eq!((process.world.provider.effects(), process.world.runs("reconcile")), (vec![1, 1], 2));
+    // The recorded answer is not asked for again.
+    assert!(process.post("/keyless", "k2", "cart").await.replayed());
+    assert_eq!(process.world.runs("reconcile"), 2);
+}
+
+#[tokio::test]
+async fn mistakes_that_only_a_run_shows_are_errors() {
+    let (_database, process) = Process::start().await;
+    for text in ["twice", "after a failure", "escape", "escape later"] {
+        let reply = process.post("/mistaken", text.replace(' ', "-").as_str(), text).await;
+        assert_eq!((reply.status, reply.problem().as_str()), (500, "internal"), "{text}");
+    }
+    assert_eq!(process.count("idem.idempotency_keys WHERE status IS NOT NULL").await, 0);
+    assert_eq!(process.count("entries WHERE text = 'twice'").await, 1);
+    assert_eq!(process.count("entries WHERE text = 'follows'").await, 0);
+    let swallowed = process.post("/mistaken", "swallow", "swallow").await;
+    assert_eq!(swallowed.status, 503, "an attempt whose commit failed cannot claim success: {swallowed:?}");
+    assert_eq!(process.count("entries WHERE text = 'aborted'").await, 0);
+    let none = process.post("/mistaken", "none", "none").await;
+    assert_eq!(none.status, 200);
+    process.post("/mistaken", "none", "none").await.assert_replays(&none);
+}
+
+#[tokio::test]
+async fn a_request_dropped_at_any_await_has_one_effect_7() {
+    let (_database, process) = Process::start().await;
+    for polls in 1..8 {
+        let key = format!("k{polls}");
+        let request =
+            request("/checkout", &[("tenant", "a"), ("idempotency-key", &key)], &Cart { text: "cart".to_owned() });
+        let mut sent = Box::pin(process.router.clone().oneshot(request));
+        for _ in 0..polls {
+            let _ = futures_util::FutureExt::now_or_never(&mut sent);
+            tokio::time::sleep(std::time::Duration::from_micros(500)).await;
+        }
+        drop(sent);
+        assert_eq!(process.retry("/checkout", &key, "cart").await.status, 201);
+    }
+    assert_eq!((process.count("entries").await, process.count("notes").await), (7, 7));
+    assert_eq!(process.world.provider.effects(), [1; 7]);
+    assert_eq!(process.world.idempotency.shutdown().await, 0);
+}
