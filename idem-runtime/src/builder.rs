@@ -38,6 +38,12 @@ pub(crate) struct Settings {
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_batch: u32,
     pub(crate) prepared_statements: bool,
+    pub(crate) recovery_interval: Duration,
+    pub(crate) recovery_attempts: u32,
+    pub(crate) relay_interval: Duration,
+    pub(crate) delivery_timeout: Duration,
+    pub(crate) delivery_attempts: u32,
+    pub(crate) outbox_retention: Duration,
     pub(crate) resent_headers: Vec<HeaderName>,
 }
 
@@ -58,6 +64,12 @@ impl Default for Settings {
             sweep_interval: Duration::from_secs(10),
             sweep_batch: 1_000,
             prepared_statements: true,
+            recovery_interval: Duration::from_secs(1),
+            recovery_attempts: 10,
+            relay_interval: Duration::from_millis(500),
+            delivery_timeout: Duration::from_secs(30),
+            delivery_attempts: 10,
+            outbox_retention: Duration::from_secs(7 * 24 * 60 * 60),
             resent_headers: vec![http::header::CONTENT_TYPE, http::header::ACCEPT],
         }
     }
@@ -169,6 +181,51 @@ impl Builder {
         self
     }
 
+    /// How long the [completer](Idempotency::completer) rests when it has found nothing more to do. Default 1 s; over zero, at
+    /// most 1 year.
+    #[must_use]
+    pub fn recovery_interval(mut self, interval: Duration) -> Self {
+        self.settings.recovery_interval = interval;
+        self
+    }
+
+    /// How often the [completer](Idempotency::completer) sends one operation again before it is marked as failed. Default 10; 1
+    /// to 1,000.
+    #[must_use]
+    pub fn recovery_attempts(mut self, attempts: u32) -> Self {
+        self.settings.recovery_attempts = attempts;
+        self
+    }
+
+    /// How long a [relay](Idempotency::relay) rests when it has found no message. Default 500 ms; over zero, at most 1 year.
+    #[must_use]
+    pub fn relay_interval(mut self, interval: Duration) -> Self {
+        self.settings.relay_interval = interval;
+        self
+    }
+
+    /// How long one delivery may take. Default 30 s; over zero, at most 1 year.
+    #[must_use]
+    pub fn delivery_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.delivery_timeout = timeout;
+        self
+    }
+
+    /// How often a [relay](Idempotency::relay) tries to deliver one message before it is a dead letter. Default 10; 1 to 1,000.
+    #[must_use]
+    pub fn delivery_attempts(mut self, attempts: u32) -> Self {
+        self.settings.delivery_attempts = attempts;
+        self
+    }
+
+    /// How long a delivered message is remembered, so that the same topic and deduplication key is no new message. Default 7
+    /// days; over zero, at most 1 year.
+    #[must_use]
+    pub fn outbox_retention(mut self, retention: Duration) -> Self {
+        self.settings.outbox_retention = retention;
+        self
+    }
+
     /// The request headers that a multi-step operation keeps, for the [completer](Idempotency::completer) to send again.
     /// Default `Content-Type` and `Accept`. They are stored in the database: name no credentials.
     #[must_use]
@@ -225,6 +282,8 @@ impl Settings {
         check("problem_base_url", absolute, "must be an absolute `http` or `https` URL")?;
         check("response_limit", self.response_limit <= 256 * 1024 * 1024, "must be at most 256 MiB")?;
         check("sweep_batch", (1..=100_000).contains(&self.sweep_batch), "must be 1 to 100,000 rows")?;
+        check("recovery_attempts", (1..=1_000).contains(&self.recovery_attempts), "must be 1 to 1,000")?;
+        check("delivery_attempts", (1..=1_000).contains(&self.delivery_attempts), "must be 1 to 1,000")?;
         let storable = self.never_stored.iter().all(|status| StatusCode::from_u16(*status).is_ok());
         check("never_store", storable, "must hold HTTP statuses, 100 to 999")?;
         let second = Duration::from_secs(1);
@@ -234,6 +293,10 @@ impl Settings {
             ("connection_timeout", self.connection_timeout, Duration::from_nanos(1)),
             ("shutdown_limit", self.shutdown_limit, Duration::from_nanos(1)),
             ("sweep_interval", self.sweep_interval, Duration::from_nanos(1)),
+            ("recovery_interval", self.recovery_interval, Duration::from_nanos(1)),
+            ("relay_interval", self.relay_interval, Duration::from_nanos(1)),
+            ("delivery_timeout", self.delivery_timeout, Duration::from_nanos(1)),
+            ("outbox_retention", self.outbox_retention, Duration::from_nanos(1)),
         ] {
             check(name, (least..=MAX_DURATION).contains(&duration), &format!("must be {least:?} to 1 year"))?;
         }

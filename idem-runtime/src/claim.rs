@@ -166,10 +166,12 @@ impl Claim {
         let statements = self.idempotency.statements();
         let statement = statements.begin_claim(statements.lock_number(&self.id), self.isolation, self.lease);
         let connection = self.idempotency.connection().await?;
-        match Tx::begin(connection, self.key.clone(), statement.clone()).await {
+        match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone()).await {
             Err(error) if is_lost(&error) => {
                 let connection = self.idempotency.connection().await?;
-                Tx::begin(connection, self.key.clone(), statement).await.map_err(|error| self.refused(error))
+                Tx::begin(&self.idempotency, connection, self.key.clone(), statement)
+                    .await
+                    .map_err(|error| self.refused(error))
             }
             begun => begun.map_err(|error| self.refused(error)),
         }

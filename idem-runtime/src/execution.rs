@@ -176,7 +176,9 @@ where
     F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
 {
     let connection = idempotency.connection().await?;
-    let begun = Tx::begin(connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease)).await;
+    let begun =
+        Tx::begin(&idempotency, connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease))
+            .await;
     let mut tx = begun.map_err(|error| idempotency.refused(error))?;
     let response = match AssertUnwindSafe(handler(&mut tx)).catch_unwind().await {
         Ok(response) => response,

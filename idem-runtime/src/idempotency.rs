@@ -57,7 +57,7 @@ impl Idempotency {
     }
 
     pub(crate) fn from_settings(pool: PgPool, settings: Settings) -> Self {
-        let statements = Statements::new(&settings.schema);
+        let statements = Statements::new(&settings.schema, settings.outbox_retention);
         let (running, _) = watch::channel(0);
         Self { inner: Arc::new(Inner { pool, settings, statements, registry: Registry::default(), running }) }
     }

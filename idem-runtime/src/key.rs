@@ -59,6 +59,11 @@ impl IdempotencyKey {
         Self(uuid::Uuid::new_v4().to_string())
     }
 
+    /// The hexadecimal digits of a digest.
+    pub(crate) fn from_digest(digits: &str) -> Self {
+        Self(digits.to_owned())
+    }
+
     /// The key's text.
     #[must_use]
     pub fn as_str(&self) -> &str {

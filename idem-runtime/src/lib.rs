@@ -1,8 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+mod background;
 mod builder;
 mod call;
 mod claim;
+#[cfg(feature = "axum")]
+mod completer;
 mod completion;
 pub mod contract;
 mod error;
@@ -14,6 +17,7 @@ mod hex;
 mod idempotency;
 mod key;
 mod operation;
+mod outbox;
 mod registry;
 mod resend;
 #[cfg(feature = "axum")]
@@ -23,18 +27,23 @@ mod route;
 mod schema;
 mod scope;
 mod statements;
+mod status;
 mod stored;
 mod sweeper;
 mod telemetry;
 mod transaction;
 
 pub use builder::Builder;
+#[cfg(feature = "axum")]
+pub use completer::{Completer, Recovered};
 pub use error::{Error, NotStorable};
 pub use idem_macros::idempotent;
 pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step};
+pub use outbox::{DeadLetter, Message, Outbox, Relay};
 pub use scope::{MAX_SCOPE_LENGTH, Scope};
+pub use status::{FailedOperation, Status};
 pub use sweeper::Sweeper;
 pub use transaction::Tx;
 

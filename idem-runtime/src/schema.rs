@@ -11,8 +11,16 @@ use crate::idempotency::Idempotency;
 use crate::statements::safe;
 
 fn migrations() -> Vec<Migration> {
-    let sql = include_str!("../migrations/0001_idempotency_keys.sql").into_sql_str();
-    vec![Migration::new(1, "idempotency keys".into(), MigrationType::Simple, sql, false)]
+    let migrations = [
+        ("idempotency keys", include_str!("../migrations/0001_idempotency_keys.sql")),
+        ("outbox", include_str!("../migrations/0002_outbox.sql")),
+    ];
+    let numbered = (1..).zip(migrations);
+    numbered
+        .map(|(version, (description, sql))| {
+            Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+        })
+        .collect()
 }
 
 impl Idempotency {

@@ -70,45 +70,170 @@ pub(crate) struct Statements {
     schema: String,
     pub(crate) look_up: SqlStr,
     pub(crate) sweep: SqlStr,
-    /// An owner's statements: each touches its row only while the token is its own.
+    pub(crate) sweep_outbox: SqlStr,
+    // An owner's statements: each touches its row only while the token is its own.
     pub(crate) record: SqlStr,
     pub(crate) renew: SqlStr,
     pub(crate) give_back: SqlStr,
     pub(crate) complete_steps: SqlStr,
+    // The completer's and its person's.
+    #[cfg(feature = "axum")]
+    pub(crate) reserve_abandoned: SqlStr,
+    #[cfg(feature = "axum")]
+    pub(crate) fail: SqlStr,
+    pub(crate) status: SqlStr,
+    pub(crate) failed: SqlStr,
+    pub(crate) retry_failed: SqlStr,
+    pub(crate) discard_failed: SqlStr,
+    // The outbox's.
+    pub(crate) send: SqlStr,
+    pub(crate) reserve_messages: SqlStr,
+    pub(crate) delivered: SqlStr,
+    pub(crate) not_delivered: SqlStr,
+    pub(crate) dead_letters: SqlStr,
+    pub(crate) redeliver: SqlStr,
+    pub(crate) discard_dead_letter: SqlStr,
 }
 
+const LOOK_UP: &str = "\
+    SELECT coalesce(current_setting('idem.claim', true) = 'true', false) AS claimed, \
+           k.expires_at <= clock_timestamp() AS expired, k.lease_expires_at > clock_timestamp() AS leased, \
+           k.fingerprint, k.status, k.headers, k.body, k.token, k.recovery_points \
+    FROM (SELECT 1) AS one LEFT JOIN {keys} AS k ON k.scope = $1 AND k.key = $2";
+
+const SWEEP: &str = "\
+    DELETE FROM {keys} WHERE ctid = ANY (ARRAY( \
+        SELECT ctid FROM {keys} WHERE expires_at <= clock_timestamp() \
+        ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
+
+const SWEEP_OUTBOX: &str = "\
+    DELETE FROM {outbox} WHERE ctid = ANY (ARRAY( \
+        SELECT ctid FROM {outbox} WHERE delivered_at <= clock_timestamp() - make_interval(secs => {outbox_retention}) \
+        ORDER BY delivered_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
+
+/// Where an owner's statement finds its row.
+const OWNED: &str = "WHERE scope = $1 AND key = $2 AND token = $3 AND status IS NULL";
+
+const RECORD: &str = "\
+    UPDATE {keys} SET lease_expires_at = clock_timestamp() + make_interval(secs => $4), \
+                      recovery_points = recovery_points || $5 {owned}";
+
+const RENEW: &str = "UPDATE {keys} SET lease_expires_at = clock_timestamp() + make_interval(secs => $4) {owned}";
+
+const GIVE_BACK: &str = "UPDATE {keys} SET lease_expires_at = clock_timestamp() {owned}";
+
+const COMPLETE_STEPS: &str = "\
+    UPDATE {keys} SET expires_at = clock_timestamp() + make_interval(secs => $4), status = $5, headers = $6, body = $7, \
+                      started_at = NULL, lease_expires_at = NULL, recover_at = NULL, token = NULL, attempt = NULL, \
+                      recoveries = NULL, recovery_points = NULL, request = NULL, failure = NULL {owned}";
+
+/// A pause of 1 s, doubling up to 5 min, of which a random half to whole is kept.
+#[cfg(feature = "axum")]
+const RESERVE_ABANDONED: &str = "\
+    UPDATE {keys} AS k SET recoveries = k.recoveries + 1, \
+        recover_at = clock_timestamp() + least(300, power(2, least(k.recoveries, 16))) * (0.5 + random() / 2) * interval '1 second' \
+    FROM (SELECT scope, key FROM {keys} \
+          WHERE status IS NULL AND failure IS NULL AND octet_length(request) > 0 \
+            AND recover_at <= clock_timestamp() AND lease_expires_at <= clock_timestamp() \
+          ORDER BY recover_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS due \
+    WHERE k.scope = due.scope AND k.key = due.key RETURNING k.scope, k.key, k.request, k.recoveries";
+
+#[cfg(feature = "axum")]
+const FAIL: &str = "\
+    UPDATE {keys} SET failure = $3 \
+    WHERE scope = $1 AND key = $2 AND status IS NULL AND lease_expires_at <= clock_timestamp()";
+
+const STATUS: &str = "\
+    SELECT k.expires_at > clock_timestamp() AS live, k.status, k.failure, k.recovery_points, \
+           extract(epoch FROM k.started_at)::float8 AS started_at, \
+           locks.pid IS NOT NULL AS locked, extract(epoch FROM activity.xact_start)::float8 AS locked_since \
+    FROM (SELECT 1) AS one \
+    LEFT JOIN {keys} AS k ON k.scope = $1 AND k.key = $2 \
+    LEFT JOIN pg_locks AS locks ON locks.locktype = 'advisory' AND locks.granted AND locks.objsubid = 1 \
+        AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+        AND locks.classid = (($3::int8 >> 32) & 4294967295)::oid AND locks.objid = ($3::int8 & 4294967295)::oid \
+    LEFT JOIN pg_stat_activity AS activity ON activity.pid = locks.pid \
+    LIMIT 1";
+
+const FAILED: &str = "\
+    SELECT scope, key, failure, recovery_points, attempt, extract(epoch FROM started_at)::float8 AS started_at \
+    FROM {keys} WHERE status IS NULL AND failure IS NOT NULL ORDER BY started_at LIMIT $1";
+
+const RETRY_FAILED: &str = "\
+    UPDATE {keys} SET failure = NULL, recoveries = 0, recover_at = clock_timestamp() \
+    WHERE scope = $1 AND key = $2 AND status IS NULL AND failure IS NOT NULL";
+
+const DISCARD_FAILED: &str = "\
+    DELETE FROM {keys} \
+    WHERE scope = $1 AND key = $2 AND status IS NULL AND failure IS NOT NULL AND lease_expires_at <= clock_timestamp()";
+
+const SEND: &str = "\
+    INSERT INTO {outbox} (topic, dedupe_key, group_key, payload) VALUES ($1, $2, $3, $4) \
+    ON CONFLICT (topic, dedupe_key) DO NOTHING";
+
+/// Committed messages that are due and, within their group, first.
+const RESERVE_MESSAGES: &str = "\
+    UPDATE {outbox} AS o SET attempts = o.attempts + 1, deliver_at = clock_timestamp() + make_interval(secs => $2) \
+    FROM (SELECT id FROM {outbox} AS due \
+          WHERE delivered_at IS NULL AND failure IS NULL AND deliver_at <= clock_timestamp() \
+            AND NOT EXISTS (SELECT FROM {outbox} AS before \
+                            WHERE before.group_key = due.group_key AND before.id < due.id \
+                              AND before.delivered_at IS NULL AND before.failure IS NULL) \
+          ORDER BY deliver_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS reserved \
+    WHERE o.id = reserved.id RETURNING o.id, o.topic, o.dedupe_key, o.payload, o.attempts";
+
+const DELIVERED: &str = "\
+    UPDATE {outbox} SET delivered_at = clock_timestamp(), payload = NULL \
+    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL AND failure IS NULL";
+
+const NOT_DELIVERED: &str = "\
+    UPDATE {outbox} SET failure = $3, \
+        deliver_at = clock_timestamp() + least(300, power(2, least(attempts - 1, 16))) * (0.5 + random() / 2) * interval '1 second' \
+    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL AND failure IS NULL";
+
+const DEAD_LETTERS: &str = "\
+    SELECT id, topic, dedupe_key, payload, attempts, failure FROM {outbox} \
+    WHERE delivered_at IS NULL AND failure IS NOT NULL ORDER BY id LIMIT $1";
+
+const REDELIVER: &str = "\
+    UPDATE {outbox} SET failure = NULL, attempts = 0, deliver_at = clock_timestamp() \
+    WHERE id = $1 AND delivered_at IS NULL AND failure IS NOT NULL";
+
+const DISCARD_DEAD_LETTER: &str = "DELETE FROM {outbox} WHERE id = $1 AND delivered_at IS NULL AND failure IS NOT NULL";
+
 impl Statements {
-    pub(crate) fn new(schema: &str) -> Self {
+    pub(crate) fn new(schema: &str, outbox_retention: Duration) -> Self {
         let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
-        let table = format!("{quoted}.idempotency_keys");
-        let look_up = format!(
-            "SELECT coalesce(current_setting('idem.claim', true) = 'true', false) AS claimed, \
-                    k.expires_at <= clock_timestamp() AS expired, \
-                    k.fingerprint, k.status, k.headers, k.body, \
-                    k.lease_expires_at > clock_timestamp() AS leased, k.token, k.recovery_points \
-             FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.scope = $1 AND k.key = $2"
-        );
-        let sweep = format!(
-            "DELETE FROM {table} WHERE ctid = ANY (ARRAY( \
-                 SELECT ctid FROM {table} WHERE expires_at <= clock_timestamp() \
-                 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))"
-        );
-        let owned = |set: &str| {
-            safe(format!("UPDATE {table} SET {set} WHERE scope = $1 AND key = $2 AND token = $3 AND status IS NULL"))
+        let (keys, outbox) = (format!("{quoted}.idempotency_keys"), format!("{quoted}.outbox"));
+        let retention = outbox_retention.as_secs_f64().to_string();
+        let fill = |template: &str| {
+            let owned = template.replace("{owned}", OWNED).replace("{outbox_retention}", &retention);
+            safe(owned.replace("{keys}", &keys).replace("{outbox}", &outbox))
         };
-        let leased = "lease_expires_at = clock_timestamp() + make_interval(secs => $4)";
         Self {
-            look_up: safe(look_up),
-            sweep: safe(sweep),
-            record: owned(&format!("{leased}, recovery_points = recovery_points || $5")),
-            renew: owned(leased),
-            give_back: owned("lease_expires_at = clock_timestamp()"),
-            complete_steps: owned(
-                "expires_at = clock_timestamp() + make_interval(secs => $4), status = $5, headers = $6, body = $7, \
-                 started_at = NULL, lease_expires_at = NULL, recover_at = NULL, token = NULL, attempt = NULL, \
-                 recoveries = NULL, recovery_points = NULL, request = NULL, failure = NULL",
-            ),
-            table,
+            look_up: fill(LOOK_UP),
+            sweep: fill(SWEEP),
+            sweep_outbox: fill(SWEEP_OUTBOX),
+            record: fill(RECORD),
+            renew: fill(RENEW),
+            give_back: fill(GIVE_BACK),
+            complete_steps: fill(COMPLETE_STEPS),
+            #[cfg(feature = "axum")]
+            reserve_abandoned: fill(RESERVE_ABANDONED),
+            #[cfg(feature = "axum")]
+            fail: fill(FAIL),
+            status: fill(STATUS),
+            failed: fill(FAILED),
+            retry_failed: fill(RETRY_FAILED),
+            discard_failed: fill(DISCARD_FAILED),
+            send: fill(SEND),
+            reserve_messages: fill(RESERVE_MESSAGES),
+            delivered: fill(DELIVERED),
+            not_delivered: fill(NOT_DELIVERED),
+            dead_letters: fill(DEAD_LETTERS),
+            redeliver: fill(REDELIVER),
+            discard_dead_letter: fill(DISCARD_DEAD_LETTER),
+            table: keys,
             schema: schema.to_owned(),
         }
     }

@@ -11,6 +11,7 @@ use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTransactionManager, Pg
 use sqlx::{Acquire, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 
+use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
 
 /// The transaction that the claim, the handler's writes and the stored response share.
@@ -31,6 +32,7 @@ use crate::key::IdempotencyKey;
 /// ```
 pub struct Tx {
     connection: PoolConnection<Postgres>,
+    idempotency: Idempotency,
     key: IdempotencyKey,
     conflict: bool,
     /// The look-up saw a row whose retention is over: the outcome makes room for itself.
@@ -42,11 +44,13 @@ pub struct Tx {
 impl Tx {
     /// Sends `statement`, which begins a transaction and may do more.
     pub(crate) async fn begin(
+        idempotency: &Idempotency,
         connection: PoolConnection<Postgres>,
         key: IdempotencyKey,
         statement: SqlStr,
     ) -> sqlx::Result<Self> {
-        let mut tx = Self { connection, key, conflict: false, replaces_expired: false, reusable: false };
+        let idempotency = idempotency.clone();
+        let mut tx = Self { connection, idempotency, key, conflict: false, replaces_expired: false, reusable: false };
         PgTransactionManager::begin(&mut tx.connection, Some(statement)).await?;
         Ok(tx)
     }
@@ -55,6 +59,10 @@ impl Tx {
     #[must_use]
     pub fn key(&self) -> &IdempotencyKey {
         &self.key
+    }
+
+    pub(crate) fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
     }
 
     /// Whether Postgres ended a statement of the handler because of a concurrent transaction (40001, 40P01).

@@ -22,7 +22,7 @@ async fn retry(app: &App, key: &str, text: &str) -> u16 {
 }
 
 /// Polls a future `polls` times and drops it. Whether it was done by then.
-async fn abandon<F: Future>(future: F, polls: usize) -> bool {
+pub(crate) async fn abandon<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
         let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;

@@ -575,12 +575,7 @@ async fn a_request_dropped_at_any_await_has_one_effect_7() {
         let key = format!("k{polls}");
         let request =
             request("/checkout", &[("tenant", "a"), ("idempotency-key", &key)], &Cart { text: "cart".to_owned() });
-        let mut sent = Box::pin(process.router.clone().oneshot(request));
-        for _ in 0..polls {
-            let _ = futures_util::FutureExt::now_or_never(&mut sent);
-            tokio::time::sleep(std::time::Duration::from_micros(500)).await;
-        }
-        drop(sent);
+        crate::hang_up::abandon(process.router.clone().oneshot(request), polls).await;
         assert_eq!(process.retry("/checkout", &key, "cart").await.status, 201);
     }
     assert_eq!((process.count("entries").await, process.count("notes").await), (7, 7));

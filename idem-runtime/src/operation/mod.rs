@@ -190,7 +190,7 @@ impl Operation {
                 self.hold = leased;
                 let connection = self.claim.idempotency.connection().await?;
                 let statement = Statements::begin_step(self.claim.isolation, self.claim.lease);
-                let begun = Tx::begin(connection, self.claim.key.clone(), statement).await;
+                let begun = Tx::begin(&self.claim.idempotency, connection, self.claim.key.clone(), statement).await;
                 begun.map_err(|error| self.claim.refused(error))
             }
         }

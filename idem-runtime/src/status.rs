@@ -1,0 +1,178 @@
+//! "What happened to key K?" must have an answer, for a client that gave up and for the person whom it calls.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::error::Error;
+use crate::idempotency::Idempotency;
+use crate::operation::recovery_points;
+use crate::registry::OperationId;
+use crate::scope::{EncodedScope, Scope};
+
+/// What is known of an idempotency key. As JSON: `{"state": "completed", "status": 201}`; times are Unix seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// Never used in this scope, released, or forgotten after its retention: the next request runs.
+    Unknown,
+    /// An operation is in progress.
+    InFlight {
+        /// Since when; `None` where the database does not tell this role.
+        #[serde(serialize_with = "unix_seconds")]
+        since: Option<SystemTime>,
+        /// The last recovery point of a multi-step operation.
+        step: Option<String>,
+    },
+    /// The outcome is stored and will be replayed.
+    Completed {
+        /// The response's HTTP status; 200 for a function's result.
+        status: u16,
+    },
+    /// The completer gave up; a person must look at it.
+    Failed {
+        /// Why.
+        reason: String,
+        /// The last recovery point.
+        step: Option<String>,
+    },
+}
+
+/// A multi-step operation that the completer gave up.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct FailedOperation {
+    /// Its scope as it is stored.
+    pub scope: String,
+    /// Its idempotency key.
+    pub key: String,
+    /// Why the completer gave up.
+    pub reason: String,
+    /// The last recovery point.
+    pub step: Option<String>,
+    /// How many attempts there were, the clients' included.
+    pub attempts: i32,
+    /// When it began.
+    #[serde(serialize_with = "unix_seconds")]
+    pub since: Option<SystemTime>,
+}
+
+fn unix_seconds<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs()).serialize(serializer)
+}
+
+fn time(row: &PgRow, column: &str) -> sqlx::Result<Option<SystemTime>> {
+    let seconds: Option<f64> = row.try_get(column)?;
+    Ok(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|since| UNIX_EPOCH + since))
+}
+
+fn last_step(row: &PgRow) -> sqlx::Result<Option<String>> {
+    let lines: Option<Vec<u8>> = row.try_get("recovery_points")?;
+    let points = recovery_points::read(&lines.unwrap_or_default()).unwrap_or_default();
+    Ok(points.last().map(|point| point.name.clone()))
+}
+
+impl Idempotency {
+    /// What happened to an idempotency key.
+    ///
+    /// A question about the past: what it finds in flight may have ended when it returns.
+    ///
+    /// # Errors
+    /// [`Error::InvalidScope`], [`Error::Unavailable`] and [`Error::Database`].
+    pub async fn status(&self, scope: &(impl Scope + ?Sized), key: &str) -> Result<Status, Error> {
+        let scope = EncodedScope::of(scope).0.map_err(|problem| Error::InvalidScope { problem })?;
+        let id = OperationId { scope: scope.into(), key: key.into() };
+        let mut connection = self.connection().await?;
+        let status = sqlx::query(self.statements().status.clone())
+            .bind(&*id.scope)
+            .bind(&*id.key)
+            .bind(self.statements().lock_number(&id))
+            .persistent(self.settings().prepared_statements);
+        let row = status.fetch_one(&mut *connection).await.map_err(|error| self.refused(error))?;
+        read_status(&row).map_err(Error::Database)
+    }
+
+    /// The operations that the completer gave up, the oldest first, at most `limit` of them.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] and [`Error::Database`].
+    pub async fn failed_operations(&self, limit: u32) -> Result<Vec<FailedOperation>, Error> {
+        let mut connection = self.connection().await?;
+        let failed = sqlx::query(self.statements().failed.clone())
+            .bind(i64::from(limit))
+            .persistent(self.settings().prepared_statements);
+        let rows = failed.fetch_all(&mut *connection).await.map_err(|error| self.refused(error))?;
+        rows.iter().map(read_failed).collect::<sqlx::Result<_>>().map_err(Error::Database)
+    }
+
+    /// Gives a failed operation to the completer again, with all its attempts. Whether it was still failed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] and [`Error::Database`].
+    pub async fn retry_failed(&self, operation: &FailedOperation) -> Result<bool, Error> {
+        self.touch_failed(self.statements().retry_failed.clone(), operation).await
+    }
+
+    /// Forgets a failed operation: its key is free, and its recorded steps are gone. What they did stays done. Whether it
+    /// was still failed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] and [`Error::Database`].
+    pub async fn discard_failed(&self, operation: &FailedOperation) -> Result<bool, Error> {
+        self.touch_failed(self.statements().discard_failed.clone(), operation).await
+    }
+
+    async fn touch_failed(&self, statement: sqlx::SqlStr, operation: &FailedOperation) -> Result<bool, Error> {
+        let mut connection = self.connection().await?;
+        let touch = sqlx::query(statement)
+            .bind(&operation.scope)
+            .bind(&operation.key)
+            .persistent(self.settings().prepared_statements);
+        let touched = touch.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
+        Ok(touched.rows_affected() == 1)
+    }
+
+    /// Marks an operation that nobody owns as failed.
+    #[cfg(feature = "axum")]
+    pub(crate) async fn fail_operation(&self, scope: &str, key: &str, failure: &str) -> Result<(), Error> {
+        let mut connection = self.connection().await?;
+        let fail = sqlx::query(self.statements().fail.clone())
+            .bind(scope)
+            .bind(key)
+            .bind(failure)
+            .persistent(self.settings().prepared_statements);
+        let failed = fail.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
+        if failed.rows_affected() == 1 {
+            tracing::error!(failure, "an operation could not be completed and needs a person");
+        }
+        Ok(())
+    }
+}
+
+fn read_status(row: &PgRow) -> sqlx::Result<Status> {
+    let locked: bool = row.try_get("locked")?;
+    let live: Option<bool> = row.try_get("live")?;
+    let status: Option<i16> = row.try_get("status")?;
+    let failure: Option<String> = row.try_get("failure")?;
+    Ok(match (live, status.and_then(|status| u16::try_from(status).ok()), failure) {
+        (Some(true), Some(status), _) => Status::Completed { status },
+        (Some(true), None, Some(reason)) => Status::Failed { reason, step: last_step(row)? },
+        (Some(true), None, None) => Status::InFlight { since: time(row, "started_at")?, step: last_step(row)? },
+        _ if locked => Status::InFlight { since: time(row, "locked_since")?, step: None },
+        _ => Status::Unknown,
+    })
+}
+
+fn read_failed(row: &PgRow) -> sqlx::Result<FailedOperation> {
+    Ok(FailedOperation {
+        scope: row.try_get("scope")?,
+        key: row.try_get("key")?,
+        reason: row.try_get("failure")?,
+        step: last_step(row)?,
+        attempts: row.try_get("attempt")?,
+        since: time(row, "started_at")?,
+    })
+}
