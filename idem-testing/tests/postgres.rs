@@ -27,15 +27,19 @@ impl Holder {
     }
 
     fn spawn(kind: &str, temporary: &Path) -> Child {
-        Command::new(std::env::current_exe().unwrap())
+        Self::command(kind, temporary).spawn().unwrap()
+    }
+
+    fn command(kind: &str, temporary: &Path) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "holder_process", "--ignored", "--nocapture"])
             .env("IDEM_TEST_HOLDER", kind)
             .env("TMPDIR", temporary)
             .env_remove("DATABASE_URL")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
+            .stdout(Stdio::piped());
+        command
     }
 
     fn announced(mut child: Child) -> Holder {
@@ -264,6 +268,23 @@ fn databases_of_a_killed_process_are_dropped_by_the_next() {
     assert!(names().contains(&kept));
     stays.end();
     temporary.assert_no_process_remains();
+}
+
+#[tokio::test]
+async fn a_server_that_runs_already_is_used_and_none_started() {
+    let running = Postgres::private().unwrap();
+    let temporary = Temporary::new("external");
+    let mut command = Holder::command("shared", &temporary.0);
+    command.env("DATABASE_URL", running.url("postgres"));
+    let holder = Holder::announced(command.spawn().unwrap());
+    let mut connection = PgConnection::connect(&running.url("postgres")).await.unwrap();
+    let select = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)";
+    let database = holder.database.clone();
+    let exists: bool = sqlx::query_scalar(select).bind(&database).fetch_one(&mut connection).await.unwrap();
+    assert!(exists && temporary.servers().is_empty());
+    holder.end();
+    let exists: bool = sqlx::query_scalar(select).bind(&database).fetch_one(&mut connection).await.unwrap();
+    assert!(!exists);
 }
 
 #[tokio::test]
