@@ -71,8 +71,7 @@ impl Idempotency {
         let mut running = self.inner.running.subscribe();
         let limit = self.inner.settings.shutdown_limit;
         let _ = tokio::time::timeout(limit, running.wait_for(|count| *count == 0)).await;
-        let left = *running.borrow();
-        left
+        *self.inner.running.borrow()
     }
 
     pub(crate) fn pool(&self) -> &PgPool {

@@ -16,6 +16,8 @@ mod function;
 mod hex;
 mod idempotency;
 mod key;
+#[cfg(feature = "utoipa")]
+pub mod openapi;
 mod operation;
 mod outbox;
 mod registry;

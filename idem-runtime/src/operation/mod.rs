@@ -121,7 +121,10 @@ impl Operation {
     ///
     /// # Errors
     /// When awaited: `call`'s own, and as `E::from` those of [`transaction`](Self::transaction).
-    pub fn step<'a, F>(&'a mut self, name: &'a str, call: F) -> Step<'a, F> {
+    pub fn step<'a, F, Fut>(&'a mut self, name: &'a str, call: F) -> Step<'a, F>
+    where
+        F: FnOnce(IdempotencyKey) -> Fut,
+    {
         Step::new(self, name, call)
     }
 

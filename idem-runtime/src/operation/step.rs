@@ -36,7 +36,10 @@ impl<'a, F> Step<'a, F> {
     ///
     /// It costs one commit more. What the other system does while nobody asks is beyond it: `reconcile` must find every call
     /// that may still take effect.
-    pub fn reconcile<R>(self, reconcile: R) -> Reconciled<'a, F, R> {
+    pub fn reconcile<R, Found>(self, reconcile: R) -> Reconciled<'a, F, R>
+    where
+        R: FnOnce(IdempotencyKey) -> Found,
+    {
         Reconciled { step: self, reconcile }
     }
 }
