@@ -1,6 +1,6 @@
 //! The application that the cases are written against.
 
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, clippy::pedantic)]
 
 pub use axum::extract::{Form, FromRef, FromRequestParts, Multipart, Path, Query, Request, State};
 pub use axum::http::StatusCode;

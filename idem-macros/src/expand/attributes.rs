@@ -3,7 +3,7 @@
 
 use quote::ToTokens;
 use syn::punctuated::Punctuated;
-use syn::{Attribute, Meta, Path, Token};
+use syn::{Attribute, Meta, Path, Token, Type};
 
 use super::arguments::Arguments;
 use super::errors::Errors;
@@ -40,18 +40,16 @@ impl Attributes {
         sorted
     }
 
-    /// With the state type given to `#[debug_handler]`, whose checks would fail on the claim without it.
+    /// With the state type given to `#[debug_handler]`, which would look for it in arguments that are wrapped here.
     pub(super) fn with_state(&self, settings: &Settings, arguments: &Arguments, errors: &Errors) -> Self {
-        let takes_state =
-            arguments.rest().any(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
+        let state = settings.state.as_ref().or_else(|| only_state(arguments));
         let complete = |attribute: &Attribute| {
             let mut attribute = attribute.clone();
             if let Meta::Path(path) = &attribute.meta
                 && name(&attribute) == "debug_handler"
             {
-                match &settings.state {
+                match state {
                     Some(state) => attribute.meta = syn::parse_quote!(#path(state = #state)),
-                    None if takes_state => {}
                     None => errors.on(path, missing_state(path)),
                 }
             }
@@ -59,6 +57,14 @@ impl Attributes {
         };
         Self { outer: self.outer.iter().map(complete).collect(), inner: self.inner.clone() }
     }
+}
+
+/// The type in `State<_>`, if all such arguments have the same.
+fn only_state(arguments: &Arguments) -> Option<&Type> {
+    let states = arguments.rest().filter(|argument| types::name(&argument.ty).is_some_and(|name| name == "State"));
+    let mut states = states.filter_map(|argument| types::type_arguments(&argument.ty).first().copied());
+    let first = states.next()?;
+    states.all(|other| types::shown(other) == types::shown(first)).then_some(first)
 }
 
 fn missing_state(debug_handler: &Path) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proc_macro2::{Delimiter, Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
-use syn::{Attribute, Expr, Meta, ReturnType};
+use syn::{Attribute, Expr, FnArg, Meta, Pat, ReturnType};
 
 use super::arguments::{Argument, Arguments, Parameter, Unit};
 use super::attributes::Attributes;
@@ -48,8 +48,7 @@ impl Plan<'_> {
         let outers = self.outers();
         let parameters = self.parameters(&outers);
         let output = self.output();
-        let inner =
-            function::written(&self.attributes.inner, &self.function.signature, &self.function.body.to_token_stream());
+        let inner = self.inner();
         let checks = checks::of_types(self.arguments, self.settings);
         let bindings = self.bindings(&outers);
         let chain = self.chain(&outers);
@@ -68,6 +67,20 @@ impl Plan<'_> {
         let name = |position| format_ident!("arg{}", position, span = Span::mixed_site());
         let outers = self.arguments.outer().enumerate();
         outers.map(|(position, argument)| Outer { argument, name: name(position) }).collect()
+    }
+
+    /// The user's function. An argument that only the attribute uses is used.
+    fn inner(&self) -> TokenStream {
+        let used = self.used_names();
+        let mut signature = self.function.signature.clone();
+        for input in &mut signature.inputs {
+            if let FnArg::Typed(argument) = input
+                && binds_any(&argument.pat, &used)
+            {
+                argument.attrs.push(syn::parse_quote!(#[allow(unused_variables)]));
+            }
+        }
+        function::written(&self.attributes.inner, &signature, &self.function.body.to_token_stream())
     }
 
     fn parameters(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
@@ -143,8 +156,7 @@ impl Plan<'_> {
     fn bindings(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
         let expressions = self.expressions();
-        let used: HashSet<String> =
-            expressions.iter().flat_map(|(_, expression)| expression::names(expression.to_token_stream())).collect();
+        let used = self.used_names();
         let arguments: Vec<TokenStream> = outers.iter().filter_map(|outer| bind_argument(outer, &used)).collect();
         let mut names: Vec<Ident> = expressions.iter().map(|(option, _)| value_name(option)).collect();
         let mut values: Vec<TokenStream> =
@@ -182,6 +194,12 @@ impl Plan<'_> {
         };
         let fingerprint = fingerprint.as_ref().map(|fingerprint| ("fingerprint", fingerprint));
         [scope, key, fingerprint].into_iter().flatten().collect()
+    }
+
+    /// In the expressions.
+    fn used_names(&self) -> HashSet<String> {
+        let expressions = self.expressions();
+        expressions.iter().flat_map(|(_, expression)| expression::names(expression.to_token_stream())).collect()
     }
 
     fn encoded(&self, option: &str, expression: &Expr) -> TokenStream {
@@ -315,8 +333,7 @@ impl Plan<'_> {
 /// Binds the argument by reference with the user's own pattern, if the expression uses a name of it.
 fn bind_argument(outer: &Outer<'_>, used: &HashSet<String>) -> Option<TokenStream> {
     let Outer { argument: Argument { conditions, pattern, .. }, name } = outer;
-    let names = expression::bound(pattern);
-    if !names.iter().any(|name| used.contains(&name.unraw().to_string())) {
+    if !binds_any(pattern, used) {
         return None;
     }
     let pattern = expression::pattern_by_reference(pattern);
@@ -324,6 +341,10 @@ fn bind_argument(outer: &Outer<'_>, used: &HashSet<String>) -> Option<TokenStrea
         #(#conditions)*
         let #pattern = &#name;
     })
+}
+
+fn binds_any(pattern: &Pat, names: &HashSet<String>) -> bool {
+    expression::bound(pattern).iter().any(|name| names.contains(&name.unraw().to_string()))
 }
 
 /// Of a value that an option's expression has.

@@ -5,6 +5,7 @@ async fn on_payment(
     async fn on_payment(
         idempotency: &Idempotency,
         tx: &mut Tx,
+        #[allow(unused_variables)]
         payment: Payment,
     ) -> Result<Receipt, ConsumerError> {
         book(tx, payment).await

@@ -4,7 +4,9 @@ async fn on_payment(
     arg2: &Idempotency,
 ) -> Result<Receipt, ConsumerError> {
     async fn on_payment(
+        #[allow(unused_variables)]
         source: &str,
+        #[allow(unused_variables)]
         payment: &Payment,
         op: &mut Operation,
         idempotency: &Idempotency,

@@ -12,7 +12,11 @@ pub(crate) async fn create_order(
     }: ::idem_runtime::__private::Fingerprinted<Tenant>,
 ) -> ::idem_runtime::__private::Response {
     #[tracing::instrument(skip_all)]
-    async fn create_order(tenant: Tenant, tx: &mut Tx) -> StatusCode
+    async fn create_order(
+        #[allow(unused_variables)]
+        tenant: Tenant,
+        tx: &mut Tx,
+    ) -> StatusCode
     where
         Tenant: Send,
     {

@@ -14,6 +14,7 @@ async fn create_order(
     }: ::idem_runtime::__private::Fingerprinted<Json<NewOrder>>,
 ) -> ::idem_runtime::__private::Response {
     async fn create_order(
+        #[allow(unused_variables)]
         tenant: Tenant,
         tx: &mut Tx,
         #[cfg(feature = "json")]

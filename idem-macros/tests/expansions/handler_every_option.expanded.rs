@@ -5,9 +5,11 @@ async fn on_event(
     arg2: Json<Event>,
 ) -> once::__private::Response {
     async fn on_event(
+        #[allow(unused_variables)]
         tenant: Tenant,
         State(pool): State<PgPool>,
         tx: &mut Tx,
+        #[allow(unused_variables)]
         Json(event): Json<Event>,
     ) -> StatusCode {
         StatusCode::OK

@@ -7,7 +7,9 @@ async fn create_order(
     }: ::idem_runtime::__private::Fingerprinted<Region>,
 ) -> ::idem_runtime::__private::Response {
     async fn create_order(
+        #[allow(unused_variables)]
         tenant: Tenant,
+        #[allow(unused_variables)]
         Region(region): Region,
         tx: &mut Tx,
     ) -> StatusCode {

@@ -10,6 +10,7 @@ async fn create_order(
 ) -> ::idem_runtime::__private::Response {
     async fn create_order(
         State(AppState { ref mailer, .. }): State<AppState>,
+        #[allow(unused_variables)]
         Path((shop, mut number)): Path<(String, i64)>,
         _: Tenant,
         tx: &mut Tx,

@@ -6,7 +6,13 @@ async fn create_order(
         digest,
     }: ::idem_runtime::__private::Fingerprinted<User>,
 ) -> ::idem_runtime::__private::Response {
-    async fn create_order(tenant: Tenant, user: User, tx: &mut Tx) -> StatusCode {
+    async fn create_order(
+        #[allow(unused_variables)]
+        tenant: Tenant,
+        #[allow(unused_variables)]
+        user: User,
+        tx: &mut Tx,
+    ) -> StatusCode {
         StatusCode::CREATED
     }
     #[allow(unused_variables)]

@@ -8,6 +8,7 @@ async fn checkout(
     }: ::idem_runtime::__private::Fingerprinted<Json<Cart>>,
 ) -> ::idem_runtime::__private::Response {
     async fn checkout(
+        #[allow(unused_variables)]
         user: User,
         op: &mut Operation,
         State(psp): State<Provider>,
