@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use proc_macro2::{Delimiter, Ident, Literal, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
-use syn::{Attribute, Expr, FnArg, Meta, Pat, ReturnType};
+use syn::{Attribute, Expr, FnArg, Meta, Pat, ReturnType, Signature};
 
 use super::arguments::{Argument, Arguments, Parameter, Unit};
 use super::attributes::Attributes;
@@ -52,14 +52,14 @@ impl Plan<'_> {
         let checks = checks::of_types(self.arguments, self.settings);
         let bindings = self.bindings(&outers);
         let chain = self.chain(&outers);
+        // From the user's own first token to the user's own braces, so that the compiler takes it for the user's function
+        // and reports, for one thing, a handler that nobody routes.
+        let Signature { asyncness, fn_token, .. } = &self.function.signature;
+        let mut body = Group::new(Delimiter::Brace, quote!(#inner #checks #bindings #chain));
+        body.set_span(self.function.body.span());
         quote! {
             #(#outer_attributes)*
-            #visibility async fn #name(#(#parameters),*) #output {
-                #inner
-                #checks
-                #bindings
-                #chain
-            }
+            #visibility #asyncness #fn_token #name(#(#parameters),*) #output #body
         }
     }
 
