@@ -52,6 +52,12 @@ impl From<sqlx::Error> for ApiError {
     }
 }
 
+impl From<idem_runtime::Error> for ApiError {
+    fn from(_: idem_runtime::Error) -> Self {
+        Self
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         StatusCode::INTERNAL_SERVER_ERROR.into_response()

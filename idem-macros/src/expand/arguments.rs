@@ -283,6 +283,11 @@ fn check_extractor(argument: &Argument, errors: &Errors) {
     errors.on(ty, message);
 }
 
+/// Whether the type is `&Idempotency`.
+pub(super) fn is_idempotency(ty: &Type) -> bool {
+    matches!(role(ty), Role::Idempotency)
+}
+
 /// Whether this is the argument that callers do not give: `tx` or `op`, possibly in a wrong form.
 pub(super) fn is_unit(ty: &Type) -> bool {
     matches!(role(ty), Role::Unit(_) | Role::WrongUnit(_))

@@ -9,7 +9,7 @@ use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::{Attribute, Expr, FnArg, Meta, Pat, ReturnType, Signature};
 
-use super::arguments::{Argument, Arguments, Parameter, Unit};
+use super::arguments::{self, Argument, Arguments, Parameter, Unit};
 use super::attributes::Attributes;
 use super::checks;
 use super::expression;
@@ -75,12 +75,17 @@ impl Plan<'_> {
         let mut signature = self.function.signature.clone();
         for input in &mut signature.inputs {
             if let FnArg::Typed(argument) = input
-                && binds_any(&argument.pat, &used)
+                && (binds_any(&argument.pat, &used) || arguments::is_idempotency(&argument.ty))
             {
                 argument.attrs.push(syn::parse_quote!(#[allow(unused_variables)]));
             }
         }
-        function::written(&self.attributes.inner, &signature, &self.function.body.to_token_stream())
+        let body = self.function.body.to_token_stream();
+        let inner = function::written(&self.attributes.inner, &signature, &body);
+        // It must be async, whatever a lint says.
+        let awaits = expression::names(body).contains("await");
+        let allowed = (!awaits).then(|| quote!(#[allow(clippy::unused_async)]));
+        quote!(#allowed #inner)
     }
 
     fn parameters(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
@@ -131,16 +136,14 @@ impl Plan<'_> {
     fn fingerprinted(&self, name: &TokenStream, ty: &TokenStream) -> TokenStream {
         let wrapper = &self.settings.runtime;
         let wrapper = quote!(#wrapper::__private::Fingerprinted);
-        let digest = match &self.settings.fingerprint {
-            None => digest_name().to_token_stream(),
-            Some(_) => quote!(..),
-        };
+        let digest = digest_name();
         quote!(#wrapper { value: #name, #digest }: #wrapper<#ty>)
     }
 
     /// For the fingerprint, or to be stored with an operation that somebody else may have to complete.
     fn needs_body(&self) -> bool {
-        self.settings.fingerprint.is_none() || self.arguments.unit == Unit::Operation
+        let is_handler = !self.arguments.is_plain_function;
+        is_handler && (self.settings.fingerprint.is_none() || self.arguments.unit == Unit::Operation)
     }
 
     fn output(&self) -> TokenStream {
@@ -242,10 +245,11 @@ impl Plan<'_> {
             Key::Optional => options.extend(quote!(.optional_key())),
             Key::Expression(_) => options.extend(quote!(.key(#key))),
         }
+        if self.needs_body() {
+            options.extend(quote!(.request(#digest)));
+        }
         if settings.fingerprint.is_some() {
             options.extend(quote!(.fingerprint(#fingerprint)));
-        } else if !self.arguments.is_plain_function {
-            options.extend(quote!(.request(#digest)));
         }
         if let Some(wait) = settings.wait.map(duration) {
             options.extend(quote!(.wait(#wait)));

@@ -3,6 +3,7 @@ async fn on_payment(
     arg1: Payment,
 ) -> Result<Receipt, ConsumerError> {
     async fn on_payment(
+        #[allow(unused_variables)]
         idempotency: &Idempotency,
         tx: &mut Tx,
         #[allow(unused_variables)]

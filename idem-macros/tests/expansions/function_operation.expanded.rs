@@ -9,6 +9,7 @@ async fn on_payment(
         #[allow(unused_variables)]
         payment: &Payment,
         op: &mut Operation,
+        #[allow(unused_variables)]
         idempotency: &Idempotency,
     ) -> Result<Receipt, ConsumerError> {
         op.step("book", async |key| book(key, payment).await).await

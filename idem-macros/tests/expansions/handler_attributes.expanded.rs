@@ -11,6 +11,7 @@ pub(crate) async fn create_order(
         digest,
     }: ::idem_runtime::__private::Fingerprinted<Tenant>,
 ) -> ::idem_runtime::__private::Response {
+    #[allow(clippy::unused_async)]
     #[tracing::instrument(skip_all)]
     async fn create_order(
         #[allow(unused_variables)]

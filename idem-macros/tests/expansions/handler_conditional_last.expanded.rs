@@ -13,6 +13,7 @@ async fn create_order(
         digest,
     }: ::idem_runtime::__private::Fingerprinted<Json<NewOrder>>,
 ) -> ::idem_runtime::__private::Response {
+    #[allow(clippy::unused_async)]
     async fn create_order(
         #[allow(unused_variables)]
         tenant: Tenant,

@@ -4,6 +4,7 @@ async fn on_event(
     arg1: State<PgPool>,
     arg2: Json<Event>,
 ) -> once::__private::Response {
+    #[allow(clippy::unused_async)]
     async fn on_event(
         #[allow(unused_variables)]
         tenant: Tenant,

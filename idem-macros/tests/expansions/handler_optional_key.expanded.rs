@@ -6,6 +6,7 @@ async fn create_order(
         digest,
     }: ::idem_runtime::__private::Fingerprinted<Region>,
 ) -> ::idem_runtime::__private::Response {
+    #[allow(clippy::unused_async)]
     async fn create_order(
         #[allow(unused_variables)]
         tenant: Tenant,

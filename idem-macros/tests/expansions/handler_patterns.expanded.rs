@@ -8,6 +8,7 @@ async fn create_order(
         digest,
     }: ::idem_runtime::__private::Fingerprinted<Bytes>,
 ) -> ::idem_runtime::__private::Response {
+    #[allow(clippy::unused_async)]
     async fn create_order(
         State(AppState { ref mailer, .. }): State<AppState>,
         #[allow(unused_variables)]

@@ -7,7 +7,18 @@ mod application;
 
 use application::*;
 
-#[idempotent(scope = tenant.name.split_off(2), ttl = "24h")]
+impl Tenant {
+    fn into_name(self) -> String {
+        self.name
+    }
+
+    fn rename(&mut self) -> i64 {
+        self.id += 1;
+        self.id
+    }
+}
+
+#[idempotent(scope = tenant.rename(), ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
     StatusCode::CREATED
 }

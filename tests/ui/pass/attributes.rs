@@ -32,7 +32,7 @@ async fn deprecated(tenant: Tenant, tx: &mut Tx) -> String {
     tenant.name
 }
 
-#[expect(unused_variables, clippy::unused_async)]
+#[expect(unused_variables)]
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn expected(tenant: Tenant, tx: &mut Tx) -> StatusCode {
     StatusCode::CREATED
