@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryFutureExt};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTransactionManager, PgTypeInfo};
-use sqlx::{Acquire, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
+use sqlx::{Acquire, Describe, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::idempotency::Idempotency;
@@ -168,6 +168,13 @@ impl<'c> Executor<'c> for &'c mut Tx {
         'c: 'e,
     {
         (&mut **self).prepare_with(sql, parameters)
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, sqlx::Result<Describe<Postgres>>>
+    where
+        'c: 'e,
+    {
+        (&mut **self).describe(sql)
     }
 }
 
