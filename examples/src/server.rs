@@ -1,0 +1,71 @@
+//! Server processes that a tour starts, kills and stops.
+
+use std::io;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::Error;
+
+/// What tells a process that it is the server of a tour.
+pub(crate) const CHILD: &str = "--child";
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The service in a process of its own. Dropping it kills the process; a tour that dies takes it along.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    /// Starts the running example's own service over a database.
+    ///
+    /// # Errors
+    /// If the process does not start or does not serve within a minute.
+    pub async fn start(database_url: &str) -> Result<Self, Error> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg(CHILD)
+            .env("DATABASE_URL", database_url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0) // an interrupt at the terminal is the tour's to handle
+            .kill_on_drop(true)
+            .spawn()?;
+        let output = process.stdout.take().ok_or("the server's output must be piped")?;
+        let address = timeout(PATIENCE, BufReader::new(output).lines().next_line()).await??;
+        let address = address.ok_or("the server ended before it served")?;
+        Ok(Self { process, address })
+    }
+
+    /// Where it listens: `127.0.0.1:<port>`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The number of its process.
+    pub fn process_id(&self) -> u32 {
+        self.process.id().unwrap_or_default()
+    }
+
+    /// Kills it with SIGKILL, as a power cut or the kernel would: nothing in it can react.
+    ///
+    /// # Errors
+    /// If it had ended before.
+    pub async fn kill(mut self) -> io::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Asks it to stop, and waits until it has finished its operations and ended.
+    ///
+    /// # Errors
+    /// If it does not end within a minute.
+    pub async fn stop(mut self) -> io::Result<ExitStatus> {
+        drop(self.process.stdin.take());
+        timeout(PATIENCE, self.process.wait()).await?
+    }
+}
