@@ -10,6 +10,9 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTransactionManager, PgTypeInfo};
 use sqlx::{Acquire, Describe, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
+use tracing::dispatcher::{Dispatch, get_default};
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
 
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
@@ -77,7 +80,7 @@ impl Tx {
 
     /// Sends commands in the simple protocol, in one round trip.
     pub(crate) async fn send(&mut self, commands: SqlStr) -> sqlx::Result<()> {
-        sqlx::raw_sql(commands).execute(&mut *self.connection).await.map(drop)
+        unlogged(sqlx::raw_sql(commands).execute(&mut *self.connection)).await.map(drop)
     }
 
     pub(crate) async fn commit(mut self) -> sqlx::Result<()> {
@@ -131,6 +134,18 @@ impl Deref for Tx {
 impl DerefMut for Tx {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+}
+
+/// sqlx logs a slow statement whole, as a warning, and these hold keys and bodies.
+///
+/// Without a subscriber of `tracing` nothing is silenced: a scoped one would switch off the events that `tracing` then hands
+/// to the `log` crate, for the whole process and for good.
+async fn unlogged<F: Future>(statement: F) -> F::Output {
+    if get_default(Dispatch::is::<NoSubscriber>) {
+        statement.await
+    } else {
+        statement.with_subscriber(Dispatch::none()).await
     }
 }
 

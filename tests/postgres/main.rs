@@ -14,3 +14,4 @@ mod processes;
 mod races;
 mod retention;
 mod steps;
+mod telemetry;
