@@ -18,14 +18,12 @@ mod service;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use idem_examples::Error;
 use idem_testing::TestDatabase;
 
 use network::{Counts, FlakyNetwork};
 use provider::Provider;
 use service::{Shop, Stored};
-
-/// What ends the program early.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// What one way of placing the orders came to.
 struct Outcome {
@@ -36,7 +34,7 @@ struct Outcome {
 }
 
 #[tokio::main]
-async fn main() -> Result<ExitCode, Failed> {
+async fn main() -> Result<ExitCode, Error> {
     let arguments = Arguments::parse()?;
     println!("seed {} (again with: cargo run --bin shop -- --seed {0})", arguments.seed);
     println!(
@@ -56,7 +54,7 @@ enum Client {
 }
 
 /// A new database, a new shop, and the same network faults for the same order each time.
-async fn run(arguments: &Arguments, name: &str, client: Client) -> Result<Outcome, Failed> {
+async fn run(arguments: &Arguments, name: &str, client: Client) -> Result<Outcome, Error> {
     let database = TestDatabase::create().await?;
     let provider = Provider::start().await?;
     let shop = Shop::start(database.pool(), provider.address()).await?;
@@ -81,7 +79,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn parse() -> Result<Self, Failed> {
+    fn parse() -> Result<Self, Error> {
         let mut arguments = Self { seed: fastrand::u64(0..1_000_000), orders: 1_000 };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use idem_client::{Client, Error, FileJournal, Key};
+use idem_client::{Client, FileJournal, Key};
+use idem_examples::Error;
 use serde_json::json;
 
-use crate::Failed;
 use crate::progress::Bar;
 
 /// Long enough for the shop to answer, short enough that a thousand time-outs do not bore.
@@ -53,7 +53,7 @@ impl Queue {
 ///
 /// More than half of the attempts fail here, so the client is given more attempts and a larger retry budget than its
 /// defaults, which are made for networks that work most of the time.
-pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> Result<Notes, Failed> {
+pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> Result<Notes, Error> {
     let journal = std::env::temp_dir().join(format!("idem-shop-{}.journal", std::process::id()));
     let client = Client::builder()
         .attempts(6)
@@ -72,8 +72,8 @@ pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> 
                 Ok(answer) if answer.status() == 201 => progress.one_done(),
                 // The shop failed; the key still stands for this order.
                 Ok(answer) if answer.status().is_server_error() => unanswered.put(number),
-                Ok(answer) => return Err(Failed::from(format!("order {number} was answered {}", answer.status()))),
-                Err(Error::GaveUp(_)) => unanswered.put(number),
+                Ok(answer) => return Err(Error::from(format!("order {number} was answered {}", answer.status()))),
+                Err(idem_client::Error::GaveUp(_)) => unanswered.put(number),
                 Err(error) => return Err(error.into()),
             }
             Ok(())
@@ -89,7 +89,7 @@ pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> 
 }
 
 /// The loop that everybody writes first: try, and if it fails, try again. Each attempt is a request of its own.
-pub(crate) async fn naively(url: &str, orders: u32, progress: &Bar) -> Result<Notes, Failed> {
+pub(crate) async fn naively(url: &str, orders: u32, progress: &Bar) -> Result<Notes, Error> {
     let client = reqwest::Client::builder().timeout(ATTEMPT_TIMEOUT).build()?;
     let given_up = AtomicU64::new(0);
     let waiting = Queue(Mutex::new((1..=orders).collect()));
@@ -109,12 +109,12 @@ pub(crate) async fn naively(url: &str, orders: u32, progress: &Bar) -> Result<No
     Ok(Notes { given_up: given_up.into_inner(), ..Notes::default() })
 }
 
-async fn in_lanes(waiting: &Queue, place: &impl AsyncFn(u32) -> Result<(), Failed>) -> Result<(), Failed> {
+async fn in_lanes(waiting: &Queue, place: &impl AsyncFn(u32) -> Result<(), Error>) -> Result<(), Error> {
     let lane = async || {
         while let Some(number) = waiting.take() {
             place(number).await?;
         }
-        Ok::<(), Failed>(())
+        Ok::<(), Error>(())
     };
     let lanes: Vec<_> = (0..LANES).map(|_| lane()).collect();
     futures_util::future::try_join_all(lanes).await?;

@@ -10,12 +10,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use idem_client::{Client, Key};
+use idem_examples::Error;
 use idem_runtime::{Idempotency, IdempotencyKey, Operation, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
-
-use crate::Failed;
 
 #[derive(Clone, FromRef)]
 struct AppState {
@@ -95,7 +94,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    pub(crate) async fn start(pool: PgPool, provider: SocketAddr) -> Result<Self, Failed> {
+    pub(crate) async fn start(pool: PgPool, provider: SocketAddr) -> Result<Self, Error> {
         sqlx::raw_sql(
             "CREATE TABLE orders (
                 id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -141,7 +140,7 @@ impl Stored {
     }
 }
 
-pub(crate) async fn stored(pool: &PgPool) -> Result<Stored, Failed> {
+pub(crate) async fn stored(pool: &PgPool) -> Result<Stored, Error> {
     let count = "SELECT count(*), count(DISTINCT (customer, reference)), count(charge) FROM orders";
     let (orders, distinct, paid): (i64, i64, i64) = sqlx::query_as(count).fetch_one(pool).await?;
     Ok(Stored { orders: u64::try_from(orders)?, distinct: u64::try_from(distinct)?, paid: u64::try_from(paid)? })
