@@ -15,3 +15,17 @@ mod races;
 mod retention;
 mod steps;
 mod telemetry;
+
+/// The tables of `README.md` are part of the documentation: a test that is renamed must be renamed there.
+#[test]
+fn the_tables_name_tests_that_exist() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(folder.join("README.md")).expect("the tables");
+    let named: Vec<&str> = readme.split('`').filter(|name| name.contains("::")).collect();
+    assert!(named.len() > 50, "{named:?}");
+    for name in named {
+        let (module, test) = name.split_once("::").expect("module::test");
+        let source = std::fs::read_to_string(folder.join("postgres").join(format!("{module}.rs"))).expect(name);
+        assert!(source.contains(&format!("async fn {test}()")), "{name} does not exist");
+    }
+}
