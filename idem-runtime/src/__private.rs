@@ -3,7 +3,11 @@
 #[cfg(feature = "axum")]
 pub mod check;
 
+mod result;
+
 pub use std::boxed::Box;
+
+pub use result::{FunctionResult, result};
 
 #[cfg(feature = "axum")]
 pub use axum::response::{IntoResponse, Response};

@@ -31,8 +31,7 @@ const TAKE_SQL: &[(&str, usize)] = &[
     ("query_scalar_unchecked", 0),
 ];
 
-/// Reports every mistake. True if the body calls a method that does not exist, for which the compiler would report the
-/// same mistake again.
+/// Reports every mistake. True if there is one that the compiler would report again, in its own words.
 pub(super) fn check(body: &Group, arguments: &Arguments, errors: &Errors) -> bool {
     let unit_name = arguments.unit_name().map(ToOwned::to_owned);
     let transactions = match arguments.unit {
@@ -40,9 +39,9 @@ pub(super) fn check(body: &Group, arguments: &Arguments, errors: &Errors) -> boo
         Unit::Operation => Vec::new(),
     };
     let operation = unit_name.filter(|_| arguments.unit == Unit::Operation);
-    let mut walk = Walk { transactions, operation, steps: HashMap::new(), calls_missing_method: false, errors };
+    let mut walk = Walk { transactions, operation, steps: HashMap::new(), is_reported_again: false, errors };
     walk.tokens(body.stream());
-    walk.calls_missing_method
+    walk.is_reported_again
 }
 
 struct Walk<'a> {
@@ -50,7 +49,7 @@ struct Walk<'a> {
     transactions: Vec<String>,
     operation: Option<String>,
     steps: HashMap<String, ()>,
-    calls_missing_method: bool,
+    is_reported_again: bool,
     errors: &'a Errors,
 }
 
@@ -111,7 +110,7 @@ impl Walk<'_> {
             "rollback" => "a response of 4xx or 5xx rolls the writes back",
             _ => return,
         };
-        self.calls_missing_method = true;
+        self.is_reported_again = true;
         self.errors.on(method, format_args!("`{receiver}.{name}()` does not exist: {instead}; remove the call"));
     }
 
@@ -119,6 +118,9 @@ impl Walk<'_> {
         let Some(written) = arguments.first() else { return };
         if let Some(parameter) = arguments.get(1).filter(|_| method == "transaction").and_then(closure_parameter) {
             self.transactions.push(parameter);
+        }
+        for inside in &arguments[1..] {
+            self.steps_inside(receiver, inside.clone());
         }
         let Some((name, literal)) = string_literal(written) else {
             let message = format!(
@@ -135,6 +137,27 @@ impl Walk<'_> {
                 "the step `{name}` must have a name of its own, because a retry finds the step by it; use another name"
             );
             self.errors.on(literal, message);
+        }
+    }
+
+    /// A step borrows the operation until it ends.
+    fn steps_inside(&mut self, receiver: &str, tokens: TokenStream) {
+        let trees: Vec<TokenTree> = tokens.into_iter().collect();
+        for window in trees.windows(4) {
+            let [TokenTree::Ident(name), TokenTree::Punct(dot), TokenTree::Ident(method), TokenTree::Group(_)] = window
+            else {
+                continue;
+            };
+            if name == receiver && dot.as_char() == '.' && (method == "step" || method == "transaction") {
+                self.is_reported_again = true;
+                let message = "a step must not be inside of another, because each is recorded as a whole; move it before or behind the other";
+                self.errors.on(method, message);
+            }
+        }
+        for tree in trees {
+            if let TokenTree::Group(group) = tree {
+                self.steps_inside(receiver, group.stream());
+            }
         }
     }
 }

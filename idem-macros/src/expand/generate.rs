@@ -225,13 +225,15 @@ impl Plan<'_> {
         let ttl = duration(self.settings.ttl);
         let options = self.chain_options();
         let run = self.run(outers);
-        quote! {
+        let chain = quote! {
             #start
                 .handler(::core::concat!(::core::module_path!(), #label), #ttl)
                 #options
                 #run
                 .await
-        }
+        };
+        // In one place, the compiler reports a result that cannot be stored once, and not for each call it goes through.
+        if self.arguments.is_plain_function { self.at_output().begin(chain) } else { chain }
     }
 
     fn chain_options(&self) -> TokenStream {
@@ -282,9 +284,10 @@ impl Plan<'_> {
                 Unit::Transaction => (quote!(call_transaction), quote!(Tx)),
                 Unit::Operation => (quote!(call_operation), quote!(Operation)),
             };
-            let method = self.at_output().begin(method);
             return quote! {
-                .#method(async move |#unit: &mut #runtime::#ty| #name(#(#arguments),*).await)
+                .#method(async move |#unit: &mut #runtime::#ty| {
+                    #runtime::__private::result(#name(#(#arguments),*).await)
+                })
             };
         }
         let method = match self.arguments.unit {

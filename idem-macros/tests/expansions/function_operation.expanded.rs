@@ -32,7 +32,9 @@ async fn on_payment(
         .key(key)
         .lease(::core::time::Duration::from_secs(60))
         .call_operation(async move |op: &mut ::idem_runtime::Operation| {
-            on_payment(arg0, arg1, op, arg2).await
+            ::idem_runtime::__private::check::result(
+                on_payment(arg0, arg1, op, arg2).await,
+            )
         })
         .await
 }
