@@ -30,21 +30,21 @@ pub(super) fn of_types(arguments: &Arguments, settings: &Settings) -> TokenStrea
     let runtime = &settings.runtime;
     let extractors: Vec<&Argument> = arguments.rest().collect();
     let mut known = TokenStream::new();
-    let mut by_state = settings.state.as_ref().map(check_state).unwrap_or_default();
+    let mut by_state = settings.state.as_ref().map(|state| check_state(state, runtime)).unwrap_or_default();
     for (position, extractor) in extractors.iter().enumerate() {
         let rank = Rank::of(position, &extractors);
-        known.extend(check_known(extractor, rank, settings.allow_pool));
+        known.extend(check_known(extractor, rank, settings));
         if let Some(state) = &settings.state {
-            by_state.extend(check_with_state(extractor, rank, state));
+            by_state.extend(check_with_state(extractor, rank, state, runtime));
         }
     }
     if known.is_empty() && by_state.is_empty() {
         return TokenStream::new();
     }
-    let names = if known.is_empty() { quote!(check) } else { quote!(check::{self, Unknown as _}) };
+    let unknown = (!known.is_empty()).then(|| quote!(use #runtime::__private::check::Unknown as _;));
     quote! {
         const _: fn() = || {
-            use #runtime::__private::#names;
+            #unknown
             #known
             #by_state
         };
@@ -73,16 +73,16 @@ impl Rank {
     }
 }
 
-fn check_state(state: &Type) -> TokenStream {
+fn check_state(state: &Type, runtime: &TokenStream) -> TokenStream {
     let place = Place::of(state);
-    let (begin, end) = (place.begin(quote!(check::state::<)), place.end(quote!(>();)));
+    let (begin, end) = (place.begin(quote!(#runtime::__private::check::state::<)), place.end(quote!(>();)));
     quote!(#begin #state #end)
 }
 
-fn check_known(extractor: &Argument, rank: Rank, allow_pool: bool) -> Option<TokenStream> {
+fn check_known(extractor: &Argument, rank: Rank, settings: &Settings) -> Option<TokenStream> {
     let (ty, conditions) = (&extractor.ty, &extractor.conditions);
     let name = types::name(ty)?;
-    let is_known = KNOWN.contains(&name.as_str()) || !allow_pool && MAY_HOLD_A_POOL.contains(&name.as_str());
+    let is_known = KNOWN.contains(&name.as_str()) || !settings.allow_pool && MAY_HOLD_A_POOL.contains(&name.as_str());
     if !is_known {
         return None;
     }
@@ -91,7 +91,8 @@ fn check_known(extractor: &Argument, rank: Rank, allow_pool: bool) -> Option<Tok
         [payload] if PAYLOAD.contains(&name.as_str()) && rank == Rank::Last => Place::of(payload),
         _ => Place::of(ty),
     };
-    let begin = place.begin(quote!(check::Extractor::<));
+    let runtime = &settings.runtime;
+    let begin = place.begin(quote!(#runtime::__private::check::Extractor::<));
     let end = place.end(match rank {
         Rank::Last => quote!(>::last();),
         Rank::BeforeTheLast => quote!(>::before_the_last();),
@@ -100,19 +101,19 @@ fn check_known(extractor: &Argument, rank: Rank, allow_pool: bool) -> Option<Tok
     Some(quote!(#(#conditions)* #begin #ty #end))
 }
 
-fn check_with_state(extractor: &Argument, rank: Rank, state: &Type) -> Option<TokenStream> {
+fn check_with_state(extractor: &Argument, rank: Rank, state: &Type, runtime: &TokenStream) -> Option<TokenStream> {
     let (ty, conditions) = (&extractor.ty, &extractor.conditions);
     let name = types::name(ty).unwrap_or_default();
     let (checked, check, end) = match (name.as_str(), types::type_arguments(ty).as_slice(), rank) {
-        ("State", [part], _) => (*part, quote!(check::part_of_state::<), quote!(, #state>();)),
+        ("State", [part], _) => (*part, quote!(part_of_state::<), quote!(, #state>();)),
         ("Multipart", ..) => return None,
         (known, ..) if KNOWN.contains(&known) => return None,
-        (.., Rank::Last) => (ty, quote!(check::extractor_of_the_request::<), quote!(, #state, _>();)),
-        (.., Rank::BeforeTheLast) => (ty, quote!(check::extractor_of_parts::<), quote!(, #state>();)),
+        (.., Rank::Last) => (ty, quote!(extractor_of_the_request::<), quote!(, #state, _>();)),
+        (.., Rank::BeforeTheLast) => (ty, quote!(extractor_of_parts::<), quote!(, #state>();)),
         (.., Rank::Either) => return None,
     };
     let place = Place::of(checked);
-    let (begin, end) = (place.begin(check), place.end(end));
+    let (begin, end) = (place.begin(quote!(#runtime::__private::check::#check)), place.end(end));
     Some(quote!(#(#conditions)* #begin #checked #end))
 }
 

@@ -27,7 +27,7 @@ async fn on_payment(
         .scope(scope)
         .key(key)
         .call_transaction(async move |tx: &mut ::idem_runtime::Tx| {
-            ::idem_runtime::__private::check::result(on_payment(arg0, tx, arg1).await)
+            ::idem_runtime::__private::result(on_payment(arg0, tx, arg1).await)
         })
         .await
 }

@@ -32,9 +32,7 @@ async fn on_payment(
         .key(key)
         .lease(::core::time::Duration::from_secs(60))
         .call_operation(async move |op: &mut ::idem_runtime::Operation| {
-            ::idem_runtime::__private::check::result(
-                on_payment(arg0, arg1, op, arg2).await,
-            )
+            ::idem_runtime::__private::result(on_payment(arg0, arg1, op, arg2).await)
         })
         .await
 }

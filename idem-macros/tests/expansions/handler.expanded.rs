@@ -19,8 +19,8 @@ pub async fn create_order(
         Ok((StatusCode::CREATED, Json(order)))
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::{self, Unknown as _};
-        check::Extractor::<Json<NewOrder>>::last();
+        use ::idem_runtime::__private::check::Unknown as _;
+        ::idem_runtime::__private::check::Extractor::<Json<NewOrder>>::last();
     };
     #[allow(unused_variables)]
     let scope = {

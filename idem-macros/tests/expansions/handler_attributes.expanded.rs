@@ -24,9 +24,12 @@ pub(crate) async fn create_order(
         StatusCode::CREATED
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check;
-        check::state::<AppState>();
-        check::extractor_of_the_request::<Tenant, AppState, _>();
+        ::idem_runtime::__private::check::state::<AppState>();
+        ::idem_runtime::__private::check::extractor_of_the_request::<
+            Tenant,
+            AppState,
+            _,
+        >();
     };
     #[allow(unused_variables)]
     let scope = {

@@ -24,8 +24,9 @@ async fn create_order(
         StatusCode::CREATED
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::{self, Unknown as _};
-        #[cfg(feature = "json")] check::Extractor::<Json<NewOrder>>::last();
+        use ::idem_runtime::__private::check::Unknown as _;
+        #[cfg(feature = "json")]
+        ::idem_runtime::__private::check::Extractor::<Json<NewOrder>>::last();
     };
     #[allow(unused_variables)]
     let scope = {

@@ -16,11 +16,11 @@ async fn on_event(
         StatusCode::OK
     }
     const _: fn() = || {
-        use once::__private::check::{self, Unknown as _};
-        check::Extractor::<Json<Event>>::last();
-        check::state::<AppState>();
-        check::extractor_of_parts::<Tenant, AppState>();
-        check::part_of_state::<PgPool, AppState>();
+        use once::__private::check::Unknown as _;
+        once::__private::check::Extractor::<Json<Event>>::last();
+        once::__private::check::state::<AppState>();
+        once::__private::check::extractor_of_parts::<Tenant, AppState>();
+        once::__private::check::part_of_state::<PgPool, AppState>();
     };
     #[allow(unused_variables)]
     let (scope, key, fingerprint) = {

@@ -21,10 +21,14 @@ async fn create_order(
         StatusCode::CREATED
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::{self, Unknown as _};
-        check::Extractor::<State<AppState>>::before_the_last();
-        check::Extractor::<Path<(String, i64)>>::before_the_last();
-        check::Extractor::<Bytes>::last();
+        use ::idem_runtime::__private::check::Unknown as _;
+        ::idem_runtime::__private::check::Extractor::<
+            State<AppState>,
+        >::before_the_last();
+        ::idem_runtime::__private::check::Extractor::<
+            Path<(String, i64)>,
+        >::before_the_last();
+        ::idem_runtime::__private::check::Extractor::<Bytes>::last();
     };
     #[allow(unused_variables)]
     let scope = {

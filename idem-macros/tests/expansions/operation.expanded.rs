@@ -25,9 +25,11 @@ async fn checkout(
         Ok(Json(Receipt { order, charge }))
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::{self, Unknown as _};
-        check::Extractor::<State<Provider>>::before_the_last();
-        check::Extractor::<Json<Cart>>::last();
+        use ::idem_runtime::__private::check::Unknown as _;
+        ::idem_runtime::__private::check::Extractor::<
+            State<Provider>,
+        >::before_the_last();
+        ::idem_runtime::__private::check::Extractor::<Json<Cart>>::last();
     };
     #[allow(unused_variables)]
     let scope = {

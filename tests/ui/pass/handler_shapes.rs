@@ -38,6 +38,12 @@ async fn last(tenant: Tenant, tx: &mut Tx) -> impl IntoResponse + use<> {
 }
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
+async fn opaque(tenant: Tenant, tx: &mut Tx) -> impl IntoResponse {
+    let written = write(tx).await;
+    (StatusCode::CREATED, format!("{} {}", tenant.name, written.is_ok()))
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
 async fn by_path(tenant: Tenant, database: &mut idem_runtime::Tx) -> Response<Body> {
     match write(database).await {
         Ok(()) => Html(tenant.name).into_response(),
@@ -69,6 +75,7 @@ fn main() {
         post(alone),
         post(first),
         post(last),
+        post(opaque),
         post(by_path),
         post(redirects),
         post(names_its_error),

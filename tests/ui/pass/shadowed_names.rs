@@ -10,10 +10,12 @@ mod application;
 
 use application::*;
 
+type Text = String;
+
 mod handlers {
     #![allow(dead_code, non_camel_case_types, unused_macros)]
 
-    use super::application::{Json, NewOrder, StatusCode, Tenant};
+    use super::application::{Json, NewOrder, Query, StatusCode, Tenant};
 
     pub mod std {}
     pub mod core {}
@@ -22,6 +24,12 @@ mod handlers {
     pub mod sqlx {}
     pub mod idem_runtime {}
     pub mod __private {}
+    pub mod check {
+        #[derive(serde::Deserialize)]
+        pub struct Note {
+            pub text: super::super::Text,
+        }
+    }
     pub struct Result;
     pub struct Option;
     pub struct Ok;
@@ -58,9 +66,10 @@ mod handlers {
     pub async fn create_order(
         tenant: Tenant,
         tx: &mut ::idem_runtime::Tx,
+        Query(note): Query<check::Note>,
         Json(new): Json<NewOrder>,
     ) -> ::core::result::Result<StatusCode, StatusCode> {
-        match ::sqlx::query("SELECT 1").bind(tenant.id).bind(new.total).execute(tx).await {
+        match ::sqlx::query("SELECT 1").bind(tenant.id).bind(new.total).bind(note.text).execute(tx).await {
             ::core::result::Result::Ok(_) => ::core::result::Result::Ok(StatusCode::CREATED),
             ::core::result::Result::Err(_) => ::core::result::Result::Err(StatusCode::CONFLICT),
         }
