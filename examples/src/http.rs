@@ -55,7 +55,7 @@ impl Request {
 }
 
 /// A response, read whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// Its status.
     pub status: StatusCode,

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
-use crate::server::CHILD;
+use crate::server::{CHILD, COMPANION};
 use crate::signals::{end_of_input, interrupted};
 use crate::{Error, Stage};
 
@@ -34,12 +34,25 @@ pub trait Example: Send + 'static {
 
     /// What to type at a service that keeps serving.
     fn try_it(address: &str) -> String;
+
+    /// Serves as another system that the service talks to, in a process of its own: see
+    /// [`Server::companion`](crate::Server::companion).
+    fn accompany(
+        name: &str,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        drop((listener, stop));
+        let unknown = format!("`{name}` is no process of this example");
+        async { Err(unknown.into()) }
+    }
 }
 
 enum Mode {
     Tour,
     Serve { address: String },
     Child,
+    Companion { name: String },
 }
 
 /// Runs an example: the tour, or with `--serve` the service alone. The exit code is 0 only if every promise held.
@@ -74,6 +87,11 @@ pub fn run<E: Example>() -> ExitCode {
             runtime.shutdown_background();
             outcome
         }
+        Mode::Companion { name } => {
+            let outcome = runtime.block_on(accompany::<E>(&name));
+            runtime.shutdown_background();
+            outcome
+        }
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("{} failed: {error}", E::NAME);
@@ -86,6 +104,7 @@ fn mode(mut arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
         None => Mode::Tour,
         Some("--serve") => Mode::Serve { address: arguments.next().unwrap_or_else(|| "127.0.0.1:0".to_owned()) },
         Some(CHILD) => Mode::Child,
+        Some(COMPANION) => Mode::Companion { name: arguments.next().ok_or_else(|| COMPANION.to_owned())? },
         Some(unknown) => return Err(unknown.to_owned()),
     };
     arguments.next().map_or(Ok(mode), Err)
@@ -137,6 +156,13 @@ async fn serve_as_child<E: Example>() -> Result<ExitCode, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     E::serve(pool, listener, end_of_input()).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn accompany<E: Example>(name: &str) -> Result<ExitCode, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    E::accompany(name, listener, end_of_input()).await?;
     Ok(ExitCode::SUCCESS)
 }
 

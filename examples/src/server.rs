@@ -13,6 +13,9 @@ use crate::Error;
 /// What tells a process that it is the server of a tour.
 pub(crate) const CHILD: &str = "--child";
 
+/// What tells a process that it is another system, whose name follows.
+pub(crate) const COMPANION: &str = "--companion";
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The service in a process of its own. Dropping it kills the process; a tour that dies takes it along.
@@ -28,9 +31,33 @@ impl Server {
     /// # Errors
     /// If the process does not start or does not serve within a minute.
     pub async fn start(database_url: &str) -> Result<Self, Error> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg(CHILD)
-            .env("DATABASE_URL", database_url)
+        Self::start_with(database_url, []).await
+    }
+
+    /// The same with more environment variables.
+    ///
+    /// # Errors
+    /// If the process does not start or does not serve within a minute.
+    pub async fn start_with<'a>(
+        database_url: &'a str,
+        environment: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, Error> {
+        Self::spawn(
+            Command::new(std::env::current_exe()?).arg(CHILD).env("DATABASE_URL", database_url).envs(environment),
+        )
+        .await
+    }
+
+    /// Starts another system that the example's service talks to.
+    ///
+    /// # Errors
+    /// If the process does not start or does not serve within a minute.
+    pub async fn companion(name: &str) -> Result<Self, Error> {
+        Self::spawn(Command::new(std::env::current_exe()?).args([COMPANION, name])).await
+    }
+
+    async fn spawn(command: &mut Command) -> Result<Self, Error> {
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0) // an interrupt at the terminal is the tour's to handle
@@ -58,6 +85,27 @@ impl Server {
     /// If it had ended before.
     pub async fn kill(mut self) -> io::Result<()> {
         self.process.kill().await
+    }
+
+    /// Stops it in its tracks with SIGSTOP, as a paused virtual machine would be, until it is [resumed](Self::resume).
+    ///
+    /// # Errors
+    /// If the signal cannot be sent.
+    pub async fn suspend(&self) -> Result<(), Error> {
+        self.signal("-STOP").await
+    }
+
+    /// Lets it go on where it was suspended, with SIGCONT.
+    ///
+    /// # Errors
+    /// If the signal cannot be sent.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.signal("-CONT").await
+    }
+
+    async fn signal(&self, signal: &str) -> Result<(), Error> {
+        let sent = Command::new("kill").args([signal, &self.process_id().to_string()]).status().await?;
+        if sent.success() { Ok(()) } else { Err(format!("`kill {signal}` failed").into()) }
     }
 
     /// Asks it to stop, and waits until it has finished its operations and ended.

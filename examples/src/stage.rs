@@ -118,6 +118,33 @@ impl Stage {
         self.block(Piece::Database, "database", lines);
     }
 
+    /// Shows lines of another source, such as what another system has counted.
+    pub fn show_lines(&mut self, label: &str, lines: impl IntoIterator<Item = impl Into<String>>) {
+        self.block(Piece::Database, label, lines.into_iter().map(Into::into).collect());
+    }
+
+    /// Shows a table: names of columns and rows. Numbers are aligned right.
+    pub fn show_table<const N: usize>(&mut self, columns: [&str; N], rows: &[[String; N]]) {
+        self.separate(Piece::Text);
+        let width = |column: usize| {
+            let cells = rows.iter().map(|row| row[column].chars().count());
+            cells.chain([columns[column].chars().count()]).max().unwrap_or_default()
+        };
+        let line = |cells: [&str; N], is_heading: bool| {
+            let padded = (0..N).map(|column| {
+                let numeric = rows.iter().all(|row| row[column].parse::<u64>().is_ok());
+                let padding = " ".repeat(width(column) - cells[column].chars().count());
+                if numeric { format!("{padding}{}", cells[column]) } else { format!("{}{padding}", cells[column]) }
+            });
+            let line = padded.collect::<Vec<_>>().join("  ");
+            println!("  {}", if is_heading { self.paint("2", line.trim_end()) } else { line.trim_end().to_owned() });
+        };
+        line(columns, true);
+        for row in rows {
+            line(row.each_ref().map(String::as_str), false);
+        }
+    }
+
     /// Says what the tour does.
     pub fn say(&mut self, what: impl Display) {
         self.separate(Piece::Text);
@@ -164,8 +191,12 @@ impl Stage {
 
     /// An empty line, unless the next piece belongs to the last one.
     fn separate(&mut self, next: Piece) {
-        let joined =
-            [(Piece::Request, Piece::Response), (Piece::Response, Piece::Database), (Piece::Promise, Piece::Promise)];
+        let joined = [
+            (Piece::Request, Piece::Response),
+            (Piece::Response, Piece::Database),
+            (Piece::Database, Piece::Database),
+            (Piece::Promise, Piece::Promise),
+        ];
         if !joined.contains(&(self.last, next)) {
             println!();
         }
