@@ -1,6 +1,5 @@
 //! One logical operation on its way: the checks before the first attempt, the attempts, the answer or giving up.
 
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
@@ -17,6 +16,7 @@ use crate::journal::{JournalError, Record};
 use crate::key::Key;
 use crate::layer::{ATTEMPT_HEADER, Attempts, Settings, Shared, bare, host_of};
 use crate::limits::{Limits, Overrides};
+use crate::under_way::Sending;
 
 /// Attempt counters of other retry layers and proxies. One of them on a request means that somebody outside retries.
 const FOREIGN_COUNTERS: [&str; 6] = [
@@ -53,24 +53,8 @@ pub(crate) struct Delivery<'a> {
     pending_before: Option<Record>,
     last_answer: Option<Answer>,
     last_failure: Option<Failure>,
-}
-
-/// Takes the operation off the list of those under way, also when the caller drops the request.
-struct Sending<'a> {
-    shared: &'a Shared,
-    id: (Key, String),
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        let mut sending = self.shared.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = sending.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                sending.remove(&self.id);
-            }
-        }
-    }
+    /// There while the operation is on the journal.
+    sending: Option<Sending<'a>>,
 }
 
 /// What an attempt means for the next one.
@@ -112,11 +96,12 @@ impl<'a> Delivery<'a> {
             pending_before: None,
             last_answer: None,
             last_failure: None,
+            sending: None,
         })
     }
 
     pub(crate) async fn run(mut self, extensions: &mut Extensions, next: Next<'_>) -> Result<Response, Error> {
-        let _sending = self.begin_in_journal().await?;
+        self.begin_in_journal().await?;
         loop {
             let reason = match self.attempt(extensions, next.clone()).await {
                 Step::Done(response) => return Ok(response),
@@ -135,6 +120,9 @@ impl<'a> Delivery<'a> {
     }
 
     async fn attempt(&mut self, extensions: &mut Extensions, next: Next<'_>) -> Step {
+        if Instant::now() >= self.deadline {
+            return Step::GiveUp(Reason::DeadlinePassed);
+        }
         let host = self.host.clone();
         let Ok(permit) = self.shared.breakers.admit(&host) else { return Step::GiveUp(Reason::BreakerOpen) };
         let full_time = Instant::now() + self.limits.attempt_timeout;
@@ -149,7 +137,7 @@ impl<'a> Delivery<'a> {
             Outcome::Answered(response, answer) => {
                 let in_flight = answer.status == StatusCode::CONFLICT && self.means_in_flight(&answer);
                 match classify::status(answer.status, in_flight) {
-                    Verdict::Retry(Fate::Unknown) if !in_flight => permit.failed(),
+                    Verdict::Retry(_) if answer.status.is_server_error() => permit.failed(),
                     _ => permit.answered(),
                 }
                 self.judge(response, answer, in_flight).await
@@ -251,25 +239,28 @@ impl<'a> Delivery<'a> {
         request
     }
 
-    async fn begin_in_journal(&mut self) -> Result<Option<Sending<'a>>, Error> {
-        let (Some(journal), Some(key)) = (&self.shared.settings.journal, &self.key) else { return Ok(None) };
+    async fn begin_in_journal(&mut self) -> Result<(), Error> {
+        let (Some(journal), Some(key)) = (&self.shared.settings.journal, &self.key) else { return Ok(()) };
         let body = self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
         let target = self.shared.journal_target(&self.request);
         let record = Record::new(&self.operation, key.clone(), target.clone(), request_hash(&self.request, body));
-        let id = (key.clone(), target);
-        *self.shared.sending.lock().unwrap_or_else(PoisonError::into_inner).entry(id.clone()).or_default() += 1;
-        let sending = Sending { shared: self.shared, id };
-        let begun = timeout_at(self.deadline, journal.begin(&record)).await;
+        let sending = self.shared.under_way.enter((key.clone(), target));
+        let begin = async {
+            let _gate = sending.gate().await;
+            journal.begin(&record).await
+        };
         let late = || JournalError::new("the journal took longer than the deadline");
-        self.pending_before = begun.unwrap_or_else(|_| Err(late())).map_err(Refusal::Journal)?;
-        Ok(Some(sending))
+        let begun = timeout_at(self.deadline, begin).await.unwrap_or_else(|_| Err(late()));
+        self.pending_before = begun.map_err(Refusal::Journal)?;
+        self.sending = Some(sending);
+        Ok(())
     }
 
     async fn strike_off_if_settled(&self, answer: &Answer) {
         let earlier = if self.pending_before.is_some() { Fate::Unknown } else { self.fate };
         let mismatch = answer.status == StatusCode::UNPROCESSABLE_ENTITY && self.differs_from_record();
         if !mismatch && classify::settles(answer.status, Some(earlier)) {
-            self.strike_off().await;
+            self.strike_off(answer.status.is_success()).await;
         }
     }
 
@@ -280,11 +271,21 @@ impl<'a> Delivery<'a> {
         self.pending_before.as_ref().is_some_and(|record| record.request_hash != hash)
     }
 
+    /// Strikes the operation off the journal. That it is `done` is true for every request with its key; that this
+    /// request did nothing says nothing about another one that is under way.
+    ///
     /// An answer is never withheld because the journal failed: a record too many costs a question.
-    async fn strike_off(&self) {
-        let (Some(journal), Some(key)) = (&self.shared.settings.journal, &self.key) else { return };
-        let target = self.shared.journal_target(&self.request);
-        match timeout_at(self.deadline, journal.strike_off(key, &target)).await {
+    async fn strike_off(&self, done: bool) {
+        let (Some(journal), Some(sending)) = (&self.shared.settings.journal, &self.sending) else { return };
+        let strike_off = async {
+            let _gate = sending.gate().await;
+            if done || sending.is_alone() {
+                let (key, target) = sending.id();
+                journal.strike_off(key, target).await?;
+            }
+            Ok::<(), JournalError>(())
+        };
+        match timeout_at(self.deadline, strike_off).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "an answered operation could not be struck off the journal"),
             Err(_) => tracing::warn!("an answered operation could not be struck off the journal in time"),
@@ -294,7 +295,7 @@ impl<'a> Delivery<'a> {
     async fn give_up(self, reason: Reason) -> Error {
         let pending_before = self.pending_before.is_some();
         if !pending_before && self.fate != Fate::Unknown {
-            self.strike_off().await;
+            self.strike_off(false).await;
         }
         tracing::debug!(operation = %self.operation, attempts = self.attempts, %reason, "gave up");
         Error::GaveUp(Box::new(GaveUp {

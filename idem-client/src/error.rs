@@ -289,6 +289,7 @@ impl fmt::Display for GaveUp {
         match (&self.status_url, &self.key) {
             (Some(url), _) => write!(formatter, "ask `GET {url}` or send it again with the same key"),
             (None, Some(_)) => formatter.write_str("ask the server or send it again with the same key"),
+            (None, None) if self.method.is_idempotent() => formatter.write_str("ask the server or send it again"),
             (None, None) => formatter.write_str("ask the server; sending it again may do it twice"),
         }
     }

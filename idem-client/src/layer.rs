@@ -1,9 +1,8 @@
 //! The middleware: what a client's requests share, and the way into the stack.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use http::Extensions;
@@ -19,6 +18,7 @@ use crate::error::{Error, Refusal};
 use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
 use crate::limits::Limits;
+use crate::under_way::UnderWay;
 use crate::{BreakerState, BudgetState};
 
 /// The attempt's number, sent with every attempt: `1` for the first.
@@ -57,13 +57,14 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
     pub(crate) breakers: Breakers,
     /// What is being sent right now, so that it is not taken for something to reconcile.
-    pub(crate) sending: Mutex<HashMap<(Key, String), usize>>,
+    pub(crate) under_way: UnderWay,
     warned: AtomicBool,
 }
 
 impl Layer {
     pub(crate) fn new(settings: Settings, budget: Budget, breakers: Breakers) -> Self {
-        let shared = Shared { settings, budget, breakers, sending: Mutex::default(), warned: AtomicBool::new(false) };
+        let shared =
+            Shared { settings, budget, breakers, under_way: UnderWay::default(), warned: AtomicBool::new(false) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -76,8 +77,8 @@ impl Layer {
     pub async fn pending(&self) -> Result<Vec<Record>, JournalError> {
         let Some(journal) = &self.shared.settings.journal else { return Ok(Vec::new()) };
         let mut records = journal.pending().await?;
-        let sending = self.shared.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        records.retain(|record| !sending.contains_key(&(record.key.clone(), record.target.clone())));
+        let under_way = &self.shared.under_way;
+        records.retain(|record| !under_way.contains(&(record.key.clone(), record.target.clone())));
         Ok(records)
     }
 

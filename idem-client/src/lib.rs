@@ -14,6 +14,7 @@ mod key;
 mod layer;
 mod limits;
 mod redirect;
+mod under_way;
 
 pub use breaker::BreakerState;
 pub use budget::BudgetState;

@@ -100,6 +100,25 @@ async fn what_is_under_way_is_not_pending_and_what_was_dropped_is() {
     assert_eq!(pending_keys(&client).await, [Key::of("order", &1)]);
 }
 
+#[tokio::test]
+async fn a_request_that_did_nothing_does_not_strike_off_another_one_with_the_same_key() {
+    for refused in [Act::Refuse(answer(429)), Act::Refuse(answer(401)), Act::Refuse(answer(404))] {
+        let directory = Directory::new();
+        let server = Server::script([Act::Never, refused.clone()]).await;
+        let client = client(FileJournal::open(directory.path("orders.journal")).unwrap());
+        let send = || client.post(server.url("/orders")).key(Key::of("order", &1)).attempts(1).send();
+        let under_way = tokio::spawn(send());
+        while server.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let _ = send().await;
+        under_way.abort();
+        let _ = under_way.await;
+        assert_eq!(server.effects(), [Key::of("order", &1).as_str()]);
+        assert_eq!(pending_keys(&client).await, [Key::of("order", &1)], "{refused:?}");
+    }
+}
+
 #[derive(Debug)]
 struct FullDisk;
 

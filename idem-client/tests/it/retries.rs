@@ -287,6 +287,13 @@ async fn the_deadline_goes_downstream_and_shrinks() {
     request.send().await.unwrap_err();
     assert!(started.elapsed() < Duration::from_millis(150) + delay.allowance(), "{:?}", started.elapsed());
     assert_eq!(never.seen()[0].headers["x-request-timeout-ms"].len(), 1);
+    // A deadline that has passed already: nothing is sent.
+    let request = client().post(never.url("/orders")).key(key()).header("x-request-timeout-ms", "0");
+    let error = request.send().await.unwrap_err();
+    let gave_up = error.gave_up().unwrap();
+    assert_eq!((gave_up.reason(), gave_up.attempts()), (Reason::DeadlinePassed, 0));
+    assert!(!gave_up.may_have_happened());
+    assert_eq!(never.seen().len(), 1);
 }
 
 #[tokio::test]
