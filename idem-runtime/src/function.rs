@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::__private::Recorded;
 use crate::call::Request;
 use crate::claim::{Claim, Entered, Standing, Unit};
 use crate::completion::{Ended, Verdict};
@@ -26,7 +27,7 @@ impl Request {
     /// The function's own, and as `E::from` those of the claim.
     pub async fn call_transaction<T, E>(self, function: impl AsyncFnOnce(&mut Tx) -> Result<T, E>) -> Result<T, E>
     where
-        T: Serialize + DeserializeOwned,
+        T: Recorded,
         E: From<Error>,
     {
         self.call_unit(function).await
@@ -38,7 +39,7 @@ impl Request {
     /// The function's own, and as `E::from` those of the claim.
     pub async fn call_operation<T, E>(self, function: impl AsyncFnOnce(&mut Operation) -> Result<T, E>) -> Result<T, E>
     where
-        T: Serialize + DeserializeOwned,
+        T: Recorded,
         E: From<Error>,
     {
         self.call_unit(function).await

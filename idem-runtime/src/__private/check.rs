@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, RawForm, Request, State};
 use axum::{Extension, Form, Json};
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use sqlx::PgPool;
 
 use crate::idempotency::Idempotency;
@@ -22,6 +22,17 @@ pub trait HoldsIdempotency {}
 
 #[diagnostic::do_not_recommend]
 impl<S> HoldsIdempotency for S where Idempotency: FromRef<S> {}
+
+/// What an extractor makes of a body or a URI.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` must implement `Deserialize` to be extracted from a request",
+    label = "cannot be deserialized",
+    note = "add `#[derive(serde::Deserialize)]` to `{Self}`"
+)]
+pub trait Payload {}
+
+#[diagnostic::do_not_recommend]
+impl<T: DeserializeOwned> Payload for T {}
 
 /// What `State<_>` takes from a state.
 #[diagnostic::on_unimplemented(
@@ -81,7 +92,7 @@ impl<T> Extractor<Form<T>> {
     /// The payload must be readable from the body.
     pub fn last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 
@@ -97,7 +108,7 @@ impl<T> Extractor<Json<T>> {
     /// The payload must be readable from the body.
     pub fn last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 
@@ -113,14 +124,14 @@ impl<T> Extractor<Path<T>> {
     /// The payload must be readable from the URI.
     pub fn last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 
     /// The payload must be readable from the URI.
     pub fn before_the_last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 }
@@ -129,14 +140,14 @@ impl<T> Extractor<Query<T>> {
     /// The payload must be readable from the URI.
     pub fn last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 
     /// The payload must be readable from the URI.
     pub fn before_the_last()
     where
-        T: for<'de> Deserialize<'de>,
+        T: Payload,
     {
     }
 }

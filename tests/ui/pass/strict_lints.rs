@@ -3,6 +3,7 @@
 #![warn(clippy::pedantic)]
 #![deny(warnings)]
 #![forbid(unsafe_code)]
+#![deny(rust_2021_compatibility, rust_2024_compatibility)]
 #![allow(clippy::wildcard_imports)]
 
 #[path = "../application.rs"]
@@ -22,8 +23,6 @@ pub mod orders {
         missing_debug_implementations,
         missing_docs,
         rust_2018_idioms,
-        rust_2021_compatibility,
-        rust_2024_compatibility,
         single_use_lifetimes,
         trivial_casts,
         trivial_numeric_casts,
