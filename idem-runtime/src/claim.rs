@@ -2,6 +2,9 @@
 //!
 //! The lock answers a duplicate at once; the look-up, a statement of its own, has a snapshot newer than the lock, so it
 //! sees what the lock's last holder committed. Neither is needed for the promise: the primary key judges at the end.
+//!
+//! `tests/model/claim/` is this protocol, with its completion and its registry, as a model in which every order of its
+//! steps is checked: a change here is a change there, in the same commit.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use crate::claim::Abandoned;
 use crate::fingerprint::{Fingerprint, sha256};
 use crate::hex;
 use crate::registry::OperationId;
@@ -341,7 +342,10 @@ impl Statements {
     }
 
     /// Takes an abandoned operation over: a new token, so that nothing of its last owner can touch it any more.
-    pub(crate) fn take_over(&self, steps: &Steps<'_>, last_token: i64) -> SqlStr {
+    ///
+    /// The last owner may have gone on since the look-up, and have given the claim back. Recovery points are only ever
+    /// appended, so their length says whether what was looked up is still where the operation stands.
+    pub(crate) fn take_over(&self, steps: &Steps<'_>, abandoned: &Abandoned) -> SqlStr {
         let lease = steps.lease.as_secs_f64();
         let set = format!(
             "token = {}, attempt = attempt + 1, lease_expires_at = clock_timestamp() + make_interval(secs => {lease}), \
@@ -351,7 +355,10 @@ impl Statements {
         let mut condition = String::new();
         push_condition(&mut condition, steps.id);
         condition.push_str(&format!(
-            " AND token = {last_token} AND status IS NULL AND lease_expires_at <= clock_timestamp()"
+            " AND token = {} AND octet_length(recovery_points) = {} AND status IS NULL \
+             AND lease_expires_at <= clock_timestamp()",
+            abandoned.token,
+            abandoned.recovery_points.len()
         ));
         safe(format!("{}; COMMIT AND CHAIN", self.fenced(&set, &condition)))
     }

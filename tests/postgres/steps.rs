@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
@@ -12,10 +13,12 @@ use axum::{Json, Router};
 use futures_util::FutureExt;
 use idem_runtime::{Error, Idempotency, IdempotencyKey, Operation, Tx, idempotent};
 use idem_testing::TestDatabase;
+use idem_testing::proxy::{self, Action, Place, Proxy};
 use idem_tests::{App, Gate, Reply, Tenant, request};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 use tower::ServiceExt;
 
 /// Another system that takes money, and honours idempotency keys if it is asked to.
@@ -296,7 +299,10 @@ async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) ->
 
 impl Process {
     fn over(database: &TestDatabase, provider: Arc<Provider>) -> Self {
-        let pool = database.pool();
+        Self::over_pool(database.pool(), provider)
+    }
+
+    fn over_pool(pool: PgPool, provider: Arc<Provider>) -> Self {
         let world = World {
             idempotency: Idempotency::new(pool.clone()),
             provider,
@@ -332,7 +338,7 @@ impl Process {
             if ![409, 500, 503].contains(&reply.status) {
                 return reply;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("`{key}` is stuck");
     }
@@ -340,6 +346,13 @@ impl Process {
     async fn count(&self, table: &str) -> i64 {
         let count = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
         sqlx::query_scalar(count).fetch_one(&self.pool).await.expect("a count")
+    }
+
+    /// Waits until the pool's connections have been given back, which happens after the answer.
+    async fn idle(&self) {
+        while self.pool.size() as usize > self.pool.num_idle() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// One order, one mark, one charge at the provider, nothing in progress.
@@ -497,6 +510,54 @@ async fn an_owner_that_lost_its_lease_changes_nothing_4_5_6() {
     }
 }
 
+/// A's lease has run out, B looks the operation up, A goes on after all and gives it back, and only then B's take-over
+/// arrives: what B has looked up is not where the operation stands.
+#[tokio::test]
+async fn a_part_recorded_between_a_look_up_and_its_take_over_is_not_run_again() {
+    let (database, owner) = Process::start().await;
+    let proxy = Proxy::start(&database.url()).expect("a proxy");
+    let pool = proxy.pool_with(PgPoolOptions::new().max_connections(1));
+    let successor = Process::over_pool(pool, Arc::default());
+    assert_eq!(successor.post("/patient", "warm", "cart").await.status, 201);
+    successor.world.fault("after create", Fault::Fail);
+    assert_eq!(successor.post("/patient", "measured", "cart").await.status, 500);
+    successor.idle().await;
+    proxy.record();
+    assert_eq!(successor.post("/patient", "measured", "cart").await.status, 201);
+    let take_over = proxy.recorded().iter().position(|sent| sent.contains("fenced")).expect("a take-over") + 1;
+    for table in ["notes", "entries", "idem.idempotency_keys"] {
+        let clear = sqlx::AssertSqlSafe(format!("DELETE FROM {table}"));
+        sqlx::query(clear).execute(&owner.pool).await.expect("cleared");
+    }
+    successor.world.provider.charges.lock().unwrap().clear();
+
+    let owner = Process::over(&database, Arc::clone(&successor.world.provider));
+    owner.world.fault("after create", Fault::Wait);
+    owner.world.fault("after mark", Fault::Fail);
+    let first = tokio::spawn({
+        let owner = owner.clone();
+        async move { owner.post("/patient", "k", "cart").await }
+    });
+    owner.world.gate.arrival().await;
+    let expire = "UPDATE idem.idempotency_keys SET lease_expires_at = clock_timestamp() - interval '1 second'";
+    sqlx::query(expire).execute(&owner.pool).await.expect("an update");
+    successor.idle().await;
+    let place = Place::RoundTrip(take_over as u64);
+    proxy.inject(proxy::Fault { place, action: Action::Stall(Duration::from_secs(5)) });
+    let second = tokio::spawn({
+        let successor = successor.clone();
+        async move { successor.post("/patient", "k", "cart").await }
+    });
+    while !proxy.is_stalling() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    owner.world.gate.open(1);
+    assert_eq!(first.await.expect("no panic").status, 500, "the owner has done everything and gives the lease back");
+    assert!(proxy.is_stalling(), "the take-over is still on its way");
+    assert_eq!(second.await.expect("no panic").status, 201);
+    owner.assert_once().await;
+}
+
 #[tokio::test]
 async fn a_lease_is_renewed_while_its_handler_runs() {
     let (database, process) = Process::start().await;
@@ -508,7 +569,7 @@ async fn a_lease_is_renewed_while_its_handler_runs() {
     });
     process.world.gate.arrival().await;
     // Longer than the lease of three seconds.
-    tokio::time::sleep(std::time::Duration::from_millis(3_500)).await;
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
     assert_eq!(other.post("/checkout", "k", "cart").await.status, 409);
     process.world.gate.open(1);
     assert_eq!(first.await.expect("no panic").status, 201);

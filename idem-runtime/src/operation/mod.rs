@@ -3,6 +3,9 @@
 //!
 //! The claim is a row with a lease and a fencing token. Every statement of the owner checks the token, and that it
 //! touched its row: an owner that lost the lease can change nothing any more.
+//!
+//! `tests/model/lease/` is this protocol as a model, in which every order of its steps is checked: a change here is a
+//! change there, in the same commit.
 
 mod lease;
 pub(crate) mod recovery_points;
@@ -16,7 +19,7 @@ use serde::de::DeserializeOwned;
 use sqlx::SqlStr;
 use tokio::time::sleep;
 
-use crate::claim::{Abandoned, Claim, Free, Unit, is_lost};
+use crate::claim::{Claim, Free, Unit, is_lost};
 use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
@@ -379,8 +382,8 @@ impl Unit for Operation {
                 tx.replaces_expired = expired;
                 operation.hold = Hold::Locked(Box::new(tx));
             }
-            Free::Abandoned(Abandoned { token: last_token, recovery_points }) => {
-                let take_over = claim.idempotency.statements().take_over(&operation.steps(b""), last_token);
+            Free::Abandoned(abandoned) => {
+                let take_over = claim.idempotency.statements().take_over(&operation.steps(b""), &abandoned);
                 match tx.send(take_over).await {
                     Ok(()) => tx.finish(),
                     Err(error) if code(&error).as_deref() == Some("22012") => {
@@ -389,7 +392,7 @@ impl Unit for Operation {
                     }
                     Err(error) => return Err(claim.refused(error)),
                 }
-                operation.recorded = recovery_points::read(&recovery_points)?;
+                operation.recorded = recovery_points::read(&abandoned.recovery_points)?;
                 operation.lease();
             }
         }
@@ -430,10 +433,12 @@ impl Unit for Operation {
         Ok(Ended::Own)
     }
 
-    async fn abandon(self) {
-        match self.hold {
+    async fn abandon(mut self) {
+        match std::mem::replace(&mut self.hold, Hold::Gone) {
             Hold::Locked(tx) => tx.rollback().await,
-            Hold::Leased(_) => {
+            Hold::Leased(lease) => {
+                // A renewal that comes after it would take back what is given.
+                drop(lease);
                 if let Err(error) = self.give_back().await {
                     tracing::warn!(handler = self.claim.handler, %error, "a lease could not be given back; it runs out by itself");
                 }
