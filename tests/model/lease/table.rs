@@ -1,0 +1,157 @@
+//! What Postgres does: each statement is judged and executed at once.
+
+use super::{Lease, State};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Row {
+    InProgress { token: u8, leased: bool, parts: Parts },
+    Completed(Outcome),
+}
+
+/// The recovery points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Parts {
+    Ordered,
+    /// The call was started, and may have happened.
+    CallStarted,
+    Charged,
+    Paid,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Outcome {
+    /// The attempt that stored it.
+    pub(super) by: u8,
+    pub(super) refused: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Statement {
+    LookUp,
+    /// The first transaction's writes with the claim.
+    Begin {
+        token: u8,
+    },
+    TakeOver {
+        token: u8,
+        last_token: u8,
+        seen: Parts,
+    },
+    RecordStart {
+        token: u8,
+    },
+    RecordCharge {
+        token: u8,
+    },
+    /// The last transaction's writes with their recovery point.
+    Pay {
+        token: u8,
+    },
+    /// The recovery point alone: only where the protocol is broken so.
+    RecordPayment {
+        token: u8,
+    },
+    Complete {
+        token: u8,
+        by: u8,
+        refused: bool,
+    },
+    GiveBack {
+        token: u8,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Reply {
+    Seen(Option<Row>),
+    Done,
+    /// No row was touched.
+    Refused,
+}
+
+impl Row {
+    pub(super) fn is_leased(self) -> bool {
+        matches!(self, Self::InProgress { leased: true, .. })
+    }
+
+    pub(super) fn with_lease(self, held: bool) -> Self {
+        match self {
+            Self::InProgress { token, parts, .. } => Self::InProgress { token, leased: held, parts },
+            completed => completed,
+        }
+    }
+
+    pub(super) fn token(self) -> Option<u8> {
+        match self {
+            Self::InProgress { token, .. } => Some(token),
+            Self::Completed(_) => None,
+        }
+    }
+
+    pub(super) fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::InProgress { .. } => None,
+            Self::Completed(outcome) => Some(outcome),
+        }
+    }
+}
+
+impl Lease {
+    pub(super) fn execute(&self, state: &mut State, statement: Statement) -> Reply {
+        let owned = |token: u8| state.row.and_then(Row::token) == Some(token);
+        let in_progress = matches!(state.row, Some(Row::InProgress { .. }));
+        match statement {
+            Statement::LookUp => return Reply::Seen(state.row),
+            Statement::Begin { token } => {
+                if state.row.is_some() && self.protocol.primary_key {
+                    return Reply::Refused;
+                }
+                state.orders += 1;
+                state.row = Some(Row::InProgress { token, leased: true, parts: Parts::Ordered });
+            }
+            Statement::TakeOver { token, last_token, seen } => match state.row {
+                Some(Row::InProgress { token: found, leased: false, parts })
+                    if found == last_token && (parts == seen || !self.protocol.takes_over_what_it_saw) =>
+                {
+                    state.row = Some(Row::InProgress { token, leased: true, parts });
+                }
+                _ => return Reply::Refused,
+            },
+            Statement::RecordStart { token } => return record(state, token, Parts::CallStarted),
+            Statement::RecordCharge { token } => return record(state, token, Parts::Charged),
+            Statement::RecordPayment { token } => return record(state, token, Parts::Paid),
+            Statement::Pay { token } => {
+                if !(owned(token) || in_progress && !self.protocol.commits_by_token) {
+                    return Reply::Refused;
+                }
+                state.payments += 1;
+                if self.protocol.records_with_writes {
+                    let token = state.row.and_then(Row::token).expect("it is in progress");
+                    return record(state, token, Parts::Paid);
+                }
+            }
+            Statement::Complete { token, by, refused } => {
+                if !(owned(token) || in_progress && !self.protocol.completes_by_token) {
+                    return Reply::Refused;
+                }
+                state.row = Some(Row::Completed(Outcome { by, refused }));
+            }
+            Statement::GiveBack { token } => {
+                if !owned(token) {
+                    return Reply::Refused;
+                }
+                state.row = state.row.map(|row| row.with_lease(false));
+            }
+        }
+        Reply::Done
+    }
+}
+
+/// Appends a recovery point, which renews the lease too.
+fn record(state: &mut State, token: u8, parts: Parts) -> Reply {
+    if state.row.and_then(Row::token) != Some(token) {
+        return Reply::Refused;
+    }
+    state.row = Some(Row::InProgress { token, leased: true, parts });
+    Reply::Done
+}
