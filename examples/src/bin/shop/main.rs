@@ -1,4 +1,5 @@
-//! The two halves together: a shop behind a flaky network, and a client that places orders through it.
+//! The two halves together: a shop behind a flaky network, and a client that places orders through it. The shop is the
+//! `checkout` example's: stock in Postgres, money at a payment provider, receipts by e-mail.
 //!
 //! ```sh
 //! cargo run --bin shop                            # 1,000 orders, a new seed
@@ -12,24 +13,28 @@
 mod network;
 mod placing;
 mod progress;
-mod provider;
+mod shop;
+
+// The service is that of the `checkout` example, as it is, and so is what it depends on.
+#[allow(dead_code, unused_imports, reason = "the example's own tour uses the rest of it")]
+#[path = "../checkout/outside/mod.rs"]
+mod outside;
+#[allow(dead_code, reason = "the example's own tour uses the rest of it")]
+#[path = "../checkout/service/mod.rs"]
 mod service;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use idem_examples::Error;
-use idem_testing::TestDatabase;
 
 use network::{Counts, FlakyNetwork};
-use provider::Provider;
-use service::{Shop, Stored};
+use shop::{Books, Shop};
 
 /// What one way of placing the orders came to.
 struct Outcome {
     requests: Counts,
-    stored: Stored,
-    charges: u64,
+    books: Books,
     notes: placing::Notes,
 }
 
@@ -53,13 +58,11 @@ enum Client {
     Naive,
 }
 
-/// A new database, a new shop, and the same network faults for the same order each time.
+/// A new shop, and the same network faults for the same order each time.
 async fn run(arguments: &Arguments, name: &str, client: Client) -> Result<Outcome, Error> {
-    let database = TestDatabase::create().await?;
-    let provider = Provider::start().await?;
-    let shop = Shop::start(database.pool(), provider.address()).await?;
+    let shop = Shop::open(arguments.orders).await?;
     let network = Arc::new(FlakyNetwork::start(shop.address(), arguments.seed).await?);
-    let url = format!("http://{}/orders", network.address());
+    let url = format!("http://{}/checkout", network.address());
     let progress = progress::Bar::start(name, arguments.orders, Arc::clone(&network));
     let notes = match client {
         Client::Idem => placing::with_idem_client(&url, arguments.orders, &progress).await?,
@@ -68,9 +71,7 @@ async fn run(arguments: &Arguments, name: &str, client: Client) -> Result<Outcom
     progress.finish();
     // What the network still holds back arrives late, as it does in life; then the books are closed.
     network.drain().await;
-    shop.stop().await;
-    let stored = service::stored(&database.pool()).await?;
-    Ok(Outcome { requests: network.counts(), stored, charges: provider.charges(), notes })
+    Ok(Outcome { requests: network.counts(), books: shop.close().await?, notes })
 }
 
 struct Arguments {
@@ -108,9 +109,10 @@ fn print_table(orders: u32, careful: &Outcome, naive: &Outcome) {
     row("given up, then reconciled", &|outcome| outcome.notes.reconciled);
     row("given up for good", &|outcome| outcome.notes.given_up);
     println!("{}", "─".repeat(66));
-    row("orders in the database", &|outcome| outcome.stored.orders);
-    row("  of them duplicates", &|outcome| outcome.stored.duplicates());
-    row("charges at the provider", &|outcome| outcome.charges);
+    row("orders in the database", &|outcome| outcome.books.orders);
+    row("  of them duplicates", &|outcome| outcome.books.duplicates());
+    row("charges at the provider", &|outcome| outcome.books.charges);
+    row("receipts sent by e-mail", &|outcome| outcome.books.emails);
 }
 
 /// With the thousands apart: 12,345.
@@ -127,19 +129,20 @@ fn grouped(number: u64) -> String {
 /// Every order once, paid once, and nothing left to ask about; and the network was bad enough to tell the difference.
 fn verdict(orders: u32, careful: &Outcome, naive: &Outcome) -> ExitCode {
     let wanted = u64::from(orders);
-    let stored = &careful.stored;
+    let books = &careful.books;
     let mut wrong = Vec::new();
     let mut expect = |what: &str, is: u64, must_be: u64| {
         if is != must_be {
             wrong.push(format!("{what}: {is}, must be {must_be}"));
         }
     };
-    expect("orders in the database", stored.orders, wanted);
-    expect("different orders in the database", stored.distinct, wanted);
-    expect("orders paid", stored.paid, wanted);
-    expect("charges at the provider", careful.charges, wanted);
+    expect("orders in the database", books.orders, wanted);
+    expect("different orders in the database", books.distinct, wanted);
+    expect("orders paid", books.paid, wanted);
+    expect("charges at the provider", books.charges, wanted);
+    expect("receipts sent by e-mail", books.emails, wanted);
     expect("operations left on the client's journal", careful.notes.left_on_journal, 0);
-    if careful.requests.answers_lost == 0 || naive.stored.duplicates() == 0 {
+    if careful.requests.answers_lost == 0 || naive.books.duplicates() == 0 {
         wrong.push("the network lost too little to show anything; use more orders".to_owned());
     }
     if !wrong.is_empty() {
@@ -150,7 +153,7 @@ fn verdict(orders: u32, careful: &Outcome, naive: &Outcome) -> ExitCode {
         "\nthey match: with idem-client every order is there once and paid once, although {} answers were lost.\n\
          The naive client ordered {} times too often, and paid for it.",
         careful.requests.answers_lost,
-        naive.stored.duplicates()
+        naive.books.duplicates()
     );
     ExitCode::SUCCESS
 }

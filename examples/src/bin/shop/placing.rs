@@ -10,6 +10,7 @@ use idem_examples::Error;
 use serde_json::json;
 
 use crate::progress::Bar;
+use crate::shop::TOKEN;
 
 /// Long enough for the shop to answer, short enough that a thousand time-outs do not bore.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,7 +29,7 @@ pub(crate) struct Notes {
 }
 
 fn order(number: u32) -> serde_json::Value {
-    json!({ "reference": format!("order-{number}"), "cents": 1_000 + number })
+    json!({ "product": format!("gift-{number}"), "quantity": 1, "card": "tok_visa" })
 }
 
 /// The orders that are still to be placed; the lanes take them one by one.
@@ -67,7 +68,7 @@ pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> 
     while waiting.len() > 0 {
         let unanswered = Queue::default();
         let place = async |number: u32| {
-            let request = client.post(url).key(Key::of("place-order", &number)).header("customer", "7");
+            let request = client.post(url).key(Key::of("place-order", &number)).bearer_auth(TOKEN);
             match request.json(&order(number)).send().await {
                 Ok(answer) if answer.status() == 201 => progress.one_done(),
                 // The shop failed; the key still stands for this order.
@@ -95,7 +96,7 @@ pub(crate) async fn naively(url: &str, orders: u32, progress: &Bar) -> Result<No
     let waiting = Queue(Mutex::new((1..=orders).collect()));
     let place = async |number: u32| {
         for _ in 0..4 {
-            let request = client.post(url).header("idempotency-key", Key::random().as_str()).header("customer", "7");
+            let request = client.post(url).header("idempotency-key", Key::random().as_str()).bearer_auth(TOKEN);
             if request.json(&order(number)).send().await.is_ok_and(|answer| answer.status() == 201) {
                 progress.one_done();
                 return Ok(());
