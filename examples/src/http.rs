@@ -52,6 +52,16 @@ impl Request {
     pub fn json(self, body: impl Into<String>) -> Self {
         self.body("application/json", body.into())
     }
+
+    /// The request as HTTP/1.1 has it on the wire, for a tour that breaks off while it sends.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("{} {} HTTP/1.1\r\nHost: localhost\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            bytes.push_str(&format!("{name}: {value}\r\n"));
+        }
+        bytes.push_str(&format!("Content-Length: {}\r\n\r\n", self.body.len()));
+        [bytes.as_bytes(), &self.body].concat()
+    }
 }
 
 /// A response, read whole.

@@ -4,12 +4,14 @@
 //! Nothing here belongs to a service: what a user writes is in `bin/<example>/service.rs` and beside it.
 
 mod http;
+mod locks;
 mod run;
 mod server;
 mod signals;
 mod stage;
 
 pub use http::{Client, Reply, Request, get, post};
+pub use locks::until_a_handler_waits;
 pub use run::{Example, run};
 pub use server::Server;
 pub use stage::{Facts, Stage};

@@ -1,5 +1,6 @@
 //! What every example's `main` does.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use idem_testing::{Postgres, TestDatabase};
@@ -70,7 +71,7 @@ pub fn run<E: Example>() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log(if matches!(mode, Mode::Serve { .. }) { "info" } else { "warn" });
+    log(if matches!(mode, Mode::Serve { .. }) { "info,sqlx=warn" } else { "error" });
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -112,7 +113,8 @@ fn mode(mut arguments: impl Iterator<Item = String>) -> Result<Mode, String> {
 
 fn log(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let coloured = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(coloured).init();
 }
 
 async fn tour<E: Example>() -> Result<ExitCode, Error> {

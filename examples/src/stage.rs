@@ -10,6 +10,9 @@ use crate::{Error, Server};
 /// The response headers that a tour shows.
 const SHOWN: [&str; 5] = ["Location", "Idempotency-Replayed", "Retry-After", "ETag", "Content-Type"];
 
+/// Content types of which the body says enough.
+const PLAIN: [&str; 2] = ["application/json", "text/plain; charset=utf-8"];
+
 const WIDTH: usize = 80;
 
 /// What is in the database: names and values, in the order to show them in.
@@ -73,8 +76,7 @@ impl Stage {
     /// Shows a request that somebody else sends.
     pub fn show_request(&mut self, request: &Request) {
         let mut lines = vec![self.bold(&format!("{} {}", request.method, request.path))];
-        // What the content type of a JSON body says, the body says too.
-        let shown = |(name, value): &&(&str, String)| *name != "Content-Type" || value != "application/json";
+        let shown = |(name, value): &&(&str, String)| *name != "Content-Type" || !PLAIN.contains(&value.as_str());
         lines.extend(request.headers.iter().filter(shown).map(|(name, value)| format!("{name}: {value}")));
         lines.extend(text_lines(&request.body));
         self.block(Piece::Request, "request", lines);
@@ -85,11 +87,11 @@ impl Stage {
         let mut lines = vec![self.bold(&reply.status.to_string())];
         for name in SHOWN {
             let value = reply.header(name);
-            if !value.is_empty() && value != "application/json" {
+            if !value.is_empty() && !PLAIN.contains(&value) {
                 lines.push(format!("{name}: {value}"));
             }
         }
-        lines.extend(text_lines(&reply.body));
+        lines.extend(readable_lines(&reply.body));
         self.block(Piece::Response, "response", lines);
     }
 
@@ -212,15 +214,20 @@ impl Stage {
     }
 }
 
-/// A body as lines of text: as it is if it fits, JSON else with a field a line.
+/// A body as lines of text, as it is; what is no text, or a lot, by its size.
 fn text_lines(body: &[u8]) -> Vec<String> {
-    let mut text = String::from_utf8_lossy(body).into_owned();
-    if text.chars().count() > WIDTH
-        && let Ok(value) = serde_json::from_slice::<serde_json::Value>(body)
-    {
-        text = format!("{value:#}");
+    match std::str::from_utf8(body) {
+        Ok(text) if body.len() <= 1_000 => text.lines().map(str::to_owned).collect(),
+        _ => vec![format!("({} bytes)", body.len())],
     }
-    text.lines().map(str::to_owned).collect()
+}
+
+/// Long JSON with a field a line, anything else as it is.
+fn readable_lines(body: &[u8]) -> Vec<String> {
+    match serde_json::from_slice::<serde_json::Value>(body) {
+        Ok(value) if body.len() > WIDTH => format!("{value:#}").lines().map(str::to_owned).collect(),
+        _ => text_lines(body),
+    }
 }
 
 /// Breaks at spaces so that no line is longer than `width`, unless a word is.

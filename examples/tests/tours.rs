@@ -12,6 +12,30 @@ fn orders() {
 }
 
 #[test]
+fn webhook() {
+    assert_every_promise_holds(env!("CARGO_BIN_EXE_webhook"));
+}
+
+#[test]
+fn uploads() {
+    assert_every_promise_holds(env!("CARGO_BIN_EXE_uploads"));
+}
+
+#[test]
+fn metrics() {
+    assert_every_promise_holds(env!("CARGO_BIN_EXE_metrics"));
+}
+
+#[test]
+fn shop() {
+    let arguments = ["--seed", "7", "--orders", "60"];
+    let output = Command::new(env!("CARGO_BIN_EXE_shop")).args(arguments).output().expect("the example runs");
+    let (shown, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{shown}\n{errors}", output.status);
+    assert!(shown.contains("they match"), "{shown}");
+}
+
+#[test]
 fn an_argument_that_does_not_exist_is_refused() {
     let output = Command::new(env!("CARGO_BIN_EXE_orders")).arg("--server").output().expect("the example runs");
     assert_eq!(output.status.code(), Some(2));

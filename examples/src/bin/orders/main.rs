@@ -5,8 +5,8 @@
 //! cargo run --bin orders -- --serve      # the service alone, with requests to copy
 //! ```
 //!
-//! What a user writes is in `service.rs` and `service/`; begin with `service/orders.rs`. The tour in `tour.rs` starts the
-//! service in processes of its own over a throwaway Postgres, and exits 0 only if every promise held.
+//! What a user writes is in `service.rs` and `service/`; begin with `service/orders.rs`. The tour in `tour.rs` starts
+//! the service in processes of its own over a throwaway Postgres, and exits 0 only if every promise held.
 
 mod service;
 mod tour;

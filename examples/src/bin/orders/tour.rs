@@ -1,6 +1,6 @@
 //! What a client meets, scene by scene, and what it does to the database.
 
-use idem_examples::{Error, Facts, Reply, Request, Server, Stage, get, post};
+use idem_examples::{Error, Facts, Reply, Request, Server, Stage, get, post, until_a_handler_waits};
 use idem_testing::TestDatabase;
 use sqlx::{PgPool, Postgres, Transaction};
 use std::time::Duration;
@@ -298,19 +298,6 @@ async fn hold_account(pool: &PgPool) -> Result<Transaction<'static, Postgres>, s
     let mut transaction = pool.begin().await?;
     sqlx::query("SELECT FROM customers WHERE name = 'ada' FOR UPDATE").execute(&mut *transaction).await?;
     Ok(transaction)
-}
-
-async fn until_a_handler_waits(pool: &PgPool) -> Result<(), Error> {
-    let waiting =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(pool).await? == 0 {
-        if Instant::now() > deadline {
-            return Err("no handler came to the account".into());
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }
 
 /// Retries as a client does, while the answer is that the operation is in flight or the database away.

@@ -1,7 +1,7 @@
 //! Orders: placed, read and cancelled.
 //!
-//! A handler that changes something takes `tx: &mut Tx` and writes through it: its writes, the claim on the idempotency key
-//! and the response are then one commit. Rows are always locked in the order product, customer, so that two
+//! A handler that changes something takes `tx: &mut Tx` and writes through it: its writes, the claim on the idempotency
+//! key and the response are then one commit. Rows are always locked in the order product, customer, so that two
 //! operations never wait for each other in a circle.
 
 use axum::Json;
