@@ -102,20 +102,26 @@ async fn what_is_under_way_is_not_pending_and_what_was_dropped_is() {
 
 #[tokio::test]
 async fn a_request_that_did_nothing_does_not_strike_off_another_one_with_the_same_key() {
-    for refused in [Act::Refuse(answer(429)), Act::Refuse(answer(401)), Act::Refuse(answer(404))] {
+    for status in [429, 401, 404] {
         let directory = Directory::new();
-        let server = Server::script([Act::Never, refused.clone()]).await;
-        let client = client(FileJournal::open(directory.path("orders.journal")).unwrap());
-        let send = || client.post(server.url("/orders")).key(Key::of("order", &1)).attempts(1).send();
-        let under_way = tokio::spawn(send());
-        while server.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
-        let _ = send().await;
-        under_way.abort();
-        let _ = under_way.await;
-        assert_eq!(server.effects(), [Key::of("order", &1).as_str()]);
-        assert_eq!(pending_keys(&client).await, [Key::of("order", &1)], "{refused:?}");
+        let refused_late = Act::Slow(Duration::from_millis(200), answer(status));
+        let server = Server::script([refused_late, Act::Never]).await;
+        let client = Client::builder().journal(FileJournal::open(directory.path("orders.journal")).unwrap());
+        let client = client.build().unwrap();
+        let send = || tokio::spawn(client.post(server.url("/orders")).key(Key::of("order", &1)).attempts(1).send());
+        let arrived = async |requests| {
+            while server.seen().len() < requests {
+                tokio::task::yield_now().await;
+            }
+        };
+        let refused = send();
+        arrived(1).await;
+        let hanging = send();
+        arrived(2).await;
+        let _ = refused.await.unwrap();
+        hanging.abort();
+        let _ = hanging.await;
+        assert_eq!(pending_keys(&client).await, [Key::of("order", &1)], "{status}");
     }
 }
 
