@@ -55,3 +55,18 @@ fn subcommand() -> &'static str {
     let clippy = Command::new(env!("CARGO")).args(["clippy", "--version"]).output();
     if clippy.is_ok_and(|output| output.status.success()) { "clippy" } else { "check" }
 }
+
+/// The README shows errors as they print.
+#[test]
+fn the_readme_shows_real_errors() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(folder.join("../README.md")).expect("the README");
+    let block = readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the errors");
+    let shown: Vec<&str> = block.trim().split("\n\n").collect();
+    assert_eq!(shown.len(), 5);
+    for error in shown {
+        let file = error.split("ui/fail/").nth(1).and_then(|rest| rest.split(".rs").next()).expect("its place");
+        let printed = std::fs::read_to_string(folder.join(format!("ui/fail/{file}.stderr"))).expect(file);
+        assert!(printed.contains(error), "{file} prints\n{printed}\nand the README shows\n{error}");
+    }
+}
