@@ -5,6 +5,7 @@
 
 mod http;
 mod locks;
+mod patience;
 mod run;
 mod server;
 mod signals;
@@ -12,6 +13,7 @@ mod stage;
 
 pub use http::{Client, Reply, Request, get, post};
 pub use locks::until_a_handler_waits;
+pub use patience::until;
 pub use run::{Example, run};
 pub use server::Server;
 pub use stage::{Facts, Stage};

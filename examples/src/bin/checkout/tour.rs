@@ -6,14 +6,14 @@ mod world;
 
 use std::time::Duration;
 
-use idem_examples::{Error, Reply, Stage, get, post};
+use idem_examples::{Error, Reply, Stage, get, post, until};
 use idem_testing::TestDatabase;
 use tokio::time::sleep;
 
 use crate::outside::Place;
 use kills::{kill_at, killed_everywhere};
 use stops::{Guard, Stop};
-use world::{Books, Cart, PATIENCE, World, status, until};
+use world::{Books, Cart, PATIENCE, World, status};
 
 pub(crate) async fn tour(stage: &mut Stage, database: &TestDatabase) -> Result<(), Error> {
     let world = World::start(stage, database).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idem_examples::{Client, Error, Reply, Request, Server, Stage, get, post};
+use idem_examples::{Client, Error, Reply, Request, Server, Stage, get, post, until};
 use idem_testing::TestDatabase;
 use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
@@ -171,20 +171,6 @@ impl<'a> Cart<'a> {
 
 pub(super) fn status(key: &str) -> Request {
     get(format!("/orders/status/{key}")).header("Authorization", "Bearer ada-token")
-}
-
-pub(super) async fn until<R>(what: &str, reached: impl Fn() -> R) -> Result<(), Error>
-where
-    R: Future<Output = Result<bool, Error>>,
-{
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !reached().await? {
-        if Instant::now() > deadline {
-            return Err(format!("a minute was too short until {what}").into());
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
 }
 
 fn times(count: u32, what: &str) -> String {
