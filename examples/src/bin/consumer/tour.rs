@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use idem_examples::{Error, Server, Stage, until};
+use idem_examples::{Error, Server, Stage, until, until_a_handler_waits};
 use idem_testing::TestDatabase;
 use tokio::time::{Instant, sleep};
 
@@ -93,7 +93,7 @@ async fn kill_after_booking(
     let account = world.hold_account().await?;
     let consumer = world.consumer(environment).await?;
     world.publish(stage, payment, 500).await?;
-    world.until_a_consumer_waits().await?;
+    until_a_handler_waits(&world.pool).await?;
     world.refuse_writes().await?;
     account.rollback().await?;
     until("the payment is booked", || async { Ok(world.books().await?.bookings == before.bookings + 1) }).await?;
@@ -131,7 +131,7 @@ async fn killed_while_booking(stage: &mut Stage, world: &World) -> Result<(), Er
     let account = world.hold_account().await?;
     let consumer = world.consumer(&[]).await?;
     world.publish(stage, "pay-3", 500).await?;
-    world.until_a_consumer_waits().await?;
+    until_a_handler_waits(&world.pool).await?;
     stage.say(format!("kill -KILL {}", consumer.process_id()));
     consumer.kill().await?;
     account.rollback().await?;

@@ -120,15 +120,6 @@ impl World {
         Ok(transaction)
     }
 
-    pub(super) async fn until_a_consumer_waits(&self) -> Result<(), Error> {
-        let waiting =
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        until("a consumer waits for the account", || async {
-            Ok(sqlx::query_scalar::<_, i64>(waiting).fetch_one(&self.pool).await? > 0)
-        })
-        .await
-    }
-
     pub(super) async fn books(&self) -> Result<Books, Error> {
         let select = "SELECT (SELECT count(*) FROM bookings), (SELECT count(DISTINCT payment) FROM bookings),
                              (SELECT balance_cents FROM accounts WHERE name = 'ada'),
