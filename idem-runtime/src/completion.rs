@@ -133,7 +133,8 @@ impl Claim {
         let statements = self.idempotency.statements();
         let (outcome, lock) = (self.outcome(tx, stored), statements.lock_number(&self.id));
         match tx.send(statements.refuse(&outcome, lock, true)).await {
-            Err(error) if code(&error).as_deref() == Some("25P02") => {
+            // What a lost conflict made of the handler is no refusal: the next attempt may win.
+            Err(error) if code(&error).as_deref() == Some("25P02") && !tx.met_conflict() => {
                 tx.send(statements.refuse(&outcome, lock, false)).await
             }
             sent => sent,

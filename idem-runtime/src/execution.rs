@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::claim::{Claim, Entered, Standing, Unit, is_lost};
-use crate::completion::{Ended, Verdict};
+use crate::completion::{Ended, Verdict, code};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
 use crate::registry::Ticket;
 use crate::response;
-use crate::statements::{Isolation, Statements};
+use crate::statements::{Isolation, Statements, commit};
 use crate::stored::StoredResponse;
 use crate::telemetry::Outcome;
 use crate::transaction::{Tx, is_conflict};
@@ -187,14 +187,36 @@ where
             resume_unwind(panic)
         }
     };
-    if response.status().is_success() || response.status().is_redirection() {
-        tx.commit().await.map_err(|error| match error {
-            lost if is_lost(&lost) => Error::UnkeyedOutcomeUnknown,
-            conflict if is_conflict(&conflict) => idempotency.unavailable(conflict),
-            refused => Error::Database(refused),
-        })?;
+    let status = response.status();
+    if status.is_success() || status.is_redirection() {
+        commit_unkeyed(&idempotency, tx).await?;
     } else {
+        let conflict = tx.met_conflict();
         tx.rollback().await;
+        if conflict && status.is_server_error() {
+            return Err(idempotency.unavailable(sqlx::Error::BeginFailed));
+        }
     }
     Ok(Answer { response, outcome: Outcome::Unkeyed })
+}
+
+async fn commit_unkeyed(idempotency: &Idempotency, mut tx: Tx) -> Result<(), Error> {
+    if !tx.is_outermost() {
+        tx.rollback().await;
+        return Err(Error::Escaped);
+    }
+    let Err(error) = tx.send(commit()).await else {
+        tx.finish();
+        return Ok(());
+    };
+    if is_lost(&error) {
+        return Err(Error::UnkeyedOutcomeUnknown);
+    }
+    let conflict = tx.met_conflict() || is_conflict(&error);
+    tx.rollback().await;
+    Err(match code(&error).as_deref() {
+        Some("25P01") => Error::Escaped,
+        _ if conflict => idempotency.unavailable(error),
+        _ => Error::Database(error),
+    })
 }

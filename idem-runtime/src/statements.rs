@@ -408,6 +408,12 @@ fn begin_with_lease(isolation: Option<Isolation>, lease: Duration) -> String {
     )
 }
 
+/// Commits what has no outcome to store. COMMIT alone would end an aborted transaction without an error.
+#[cfg(feature = "axum")]
+pub(crate) fn commit() -> SqlStr {
+    "SELECT 1; COMMIT AND CHAIN".into_sql_str()
+}
+
 pub(crate) fn rollback() -> SqlStr {
     "ROLLBACK".into_sql_str()
 }

@@ -83,12 +83,6 @@ impl Tx {
         unlogged(sqlx::raw_sql(commands).execute(&mut *self.connection)).await.map(drop)
     }
 
-    pub(crate) async fn commit(mut self) -> sqlx::Result<()> {
-        PgTransactionManager::commit(&mut self.connection).await?;
-        self.reusable = true;
-        Ok(())
-    }
-
     /// When it returns, the key is free.
     pub(crate) async fn rollback(mut self) {
         if self.is_outermost() {

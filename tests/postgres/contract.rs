@@ -261,3 +261,37 @@ async fn a_handler_without_a_body_replays_204() {
     send().await.assert_replays(&first);
     assert_eq!(app.entries().await, 1);
 }
+
+#[tokio::test]
+async fn without_a_key_nothing_is_claimed_that_was_not_committed() {
+    let (_database, app) = App::start().await;
+    for then in [Then::Swallow, Then::LeakSavepoint] {
+        let ending = format!("{then:?}");
+        let reply = app.send(request("/optional", &[("tenant", "a")], &entry("lost", then))).await;
+        assert_eq!((reply.status, reply.problem().as_str()), (500, "internal"), "{ending}");
+    }
+    let conflict = app.send(request("/optional", &[("tenant", "a")], &entry("lost", Then::Conflict(500)))).await;
+    assert_eq!(
+        (conflict.status, conflict.header("retry-after")),
+        (503, "1"),
+        "a lost conflict is the same without a key"
+    );
+    assert_eq!(app.entries().await, 0);
+}
+
+#[tokio::test]
+async fn a_lost_conflict_is_no_refusal() {
+    let (_database, app) = App::start().await;
+    for (path, status) in [("/entries", 409), ("/entries", 500), ("/stubborn", 400), ("/stubborn", 500)] {
+        let key = format!("{}{status}", &path[1..]);
+        for _ in 0..2 {
+            let reply = app.post(path, &key, &entry("lost", Then::Conflict(status))).await;
+            assert_eq!(
+                (reply.status, reply.replayed(), reply.header("retry-after")),
+                (503, false, "1"),
+                "{path} {status}"
+            );
+        }
+    }
+    assert_eq!((app.entries().await, app.stored().await), (0, 0));
+}

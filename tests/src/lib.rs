@@ -128,6 +128,10 @@ pub enum Then {
     Savepoint,
     /// Breaks a unique constraint and claims success.
     Swallow,
+    /// Enters a savepoint that it never leaves.
+    LeakSavepoint,
+    /// Loses to a concurrent transaction, and then answers this status.
+    Conflict(u16),
     /// Panics.
     Panic,
     /// Calls a helper that ends the transaction, and then answers this status.
@@ -176,6 +180,12 @@ async fn perform(tx: &mut Tx, gate: &Gate, entry: Entry) -> Result<Response, Res
         }
         Then::Swallow => {
             duplicate().execute(&mut *tx).await.expect_err("a unique violation");
+        }
+        Then::LeakSavepoint => std::mem::forget(sqlx::Connection::begin(&mut **tx).await.map_err(internal)?),
+        Then::Conflict(status) => {
+            let conflict = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$";
+            sqlx::query(conflict).execute(&mut *tx).await.expect_err("a serialization failure");
+            return Ok(StatusCode::from_u16(status).expect("a status").into_response());
         }
         Then::Panic => panic!("the handler panics, as the test asked"),
         Then::Escape(status) => {
