@@ -97,7 +97,10 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 impl Claim {
     /// Meets the operations in flight in this process.
+    ///
+    /// Those that share one look-up share its fate: each of them waits no longer than it would for a connection of its own.
     pub(crate) async fn enter(&self, deadline: Option<Instant>) -> Result<Entered, Error> {
+        let looked_up = Instant::now() + self.idempotency.settings().connection_timeout;
         loop {
             match self.idempotency.registry().enter(&self.id, self.fingerprint, self.lease) {
                 Entrance::Free(ticket) => return Ok(Entered::Ours(Some(ticket))),
@@ -105,7 +108,7 @@ impl Claim {
                 Entrance::Occupied { fingerprint, .. } if fingerprint != self.fingerprint => {
                     return Err(Error::Mismatch);
                 }
-                Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline).await? {
+                Entrance::Occupied { waiter, .. } => match self.wait(waiter, deadline, looked_up).await? {
                     News::Stored(stored) => return Ok(Entered::Stored(stored)),
                     News::Running => return Err(self.idempotency.in_flight()),
                     News::Released => {}
@@ -118,9 +121,12 @@ impl Claim {
         &self,
         mut waiter: Waiter<StoredResponse>,
         deadline: Option<Instant>,
+        looked_up: Instant,
     ) -> Result<News<StoredResponse>, Error> {
         match deadline {
-            None => Ok(waiter.looked_up().await),
+            None => timeout_at(looked_up, waiter.looked_up())
+                .await
+                .map_err(|_| self.idempotency.unavailable(sqlx::Error::PoolTimedOut)),
             Some(deadline) => timeout_at(deadline, waiter.ended()).await.map_err(|_| self.idempotency.in_flight()),
         }
     }

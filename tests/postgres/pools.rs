@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use idem_runtime::Idempotency;
 use idem_testing::TestDatabase;
-use idem_tests::{App, Then, entry};
+use idem_tests::{App, Then, entry, request};
 use sqlx::postgres::PgPoolOptions;
 
 async fn with_pool_of(size: u32) -> (TestDatabase, App) {
@@ -62,55 +62,96 @@ async fn an_exhausted_pool_is_503_and_nothing_runs() {
     assert_eq!(app.entries().await, 1);
 }
 
-/// After every kind of ending the only connection is outside any transaction, and sqlx knows it.
+/// The only connection is outside any transaction, and sqlx knows it.
+async fn assert_clean(app: &App, ending: &str) {
+    let acquired = tokio::time::timeout(Duration::from_secs(5), app.pool.acquire()).await;
+    let mut connection = acquired.expect("no leak").expect("a connection");
+    assert!(!sqlx::Connection::is_in_transaction(&*connection), "{ending}");
+    // Two statements outside a transaction have different transaction ids; inside one, the same.
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let id: String = sqlx::query_scalar("SELECT pg_current_xact_id()::text")
+            .fetch_one(&mut *connection)
+            .await
+            .expect("a clean session");
+        ids.push(id);
+    }
+    assert_ne!(ids[0], ids[1], "{ending}");
+    let claim: Option<String> = sqlx::query_scalar("SELECT nullif(current_setting('idem.claim', true), '')")
+        .fetch_one(&mut *connection)
+        .await
+        .expect("a setting");
+    assert_eq!(claim, None, "{ending}");
+}
+
+fn endings() -> [Then; 18] {
+    [
+        Then::Created,
+        Then::Status(402),
+        Then::Status(500),
+        Then::Duplicate,
+        Then::Savepoint,
+        Then::LeakSavepoint,
+        Then::Swallow,
+        Then::Conflict(409),
+        Then::Conflict(500),
+        Then::Deferred,
+        Then::Escape(201),
+        Then::EscapeAndBegin(201),
+        Then::Escape(402),
+        Then::EscapeAndBegin(402),
+        Then::Escape(500),
+        Then::Stream,
+        Then::Terminate,
+        Then::Panic,
+    ]
+}
+
 #[tokio::test]
 async fn every_ending_gives_a_clean_connection_back_9() {
     let (_database, app) = with_pool_of(1).await;
-    let endings = || {
-        [
-            Then::Created,
-            Then::Status(402),
-            Then::Status(500),
-            Then::Duplicate,
-            Then::Savepoint,
-            Then::Swallow,
-            Then::Deferred,
-            Then::Escape(201),
-            Then::EscapeAndBegin(201),
-            Then::Escape(402),
-            Then::EscapeAndBegin(402),
-            Then::Escape(500),
-            Then::Stream,
-            Then::Terminate,
-            Then::Panic,
-        ]
-    };
     for (number, then) in endings().into_iter().enumerate() {
-        let key = format!("k{number}");
+        let (ending, key) = (format!("{then:?}"), format!("k{number}"));
         let sent = tokio::spawn({
             let app = app.clone();
             async move { app.post("/entries", &key, &entry("any", then)).await }
         });
         let _ = sent.await;
-        let mut connection = tokio::time::timeout(Duration::from_secs(5), app.pool.acquire())
-            .await
-            .expect("no leak")
-            .expect("a connection");
-        assert!(!sqlx::Connection::is_in_transaction(&*connection), "ending {number}");
-        // Two statements outside a transaction have different transaction ids; inside one, the same.
-        let mut ids = Vec::new();
-        for _ in 0..2 {
-            let id: String = sqlx::query_scalar("SELECT pg_current_xact_id()::text")
-                .fetch_one(&mut *connection)
-                .await
-                .expect("a clean session");
-            ids.push(id);
-        }
-        assert_ne!(ids[0], ids[1], "ending {number}");
-        let claim: Option<String> = sqlx::query_scalar("SELECT nullif(current_setting('idem.claim', true), '')")
-            .fetch_one(&mut *connection)
-            .await
-            .expect("a setting");
-        assert_eq!(claim, None, "ending {number}");
+        assert_clean(&app, &ending).await;
     }
+}
+
+#[tokio::test]
+async fn every_ending_without_a_key_gives_a_clean_connection_back_9() {
+    let (_database, app) = with_pool_of(1).await;
+    for then in endings() {
+        let ending = format!("{then:?}");
+        let request = request("/optional", &[("tenant", "a")], &entry("any", then));
+        let sent = tokio::spawn({
+            let app = app.clone();
+            async move { app.send(request).await }
+        });
+        let _ = sent.await;
+        assert_clean(&app, &ending).await;
+    }
+}
+
+/// They share one look-up, and must not wait for one after the other when it fails.
+#[tokio::test]
+async fn duplicates_of_one_key_wait_for_a_connection_together() {
+    let database = TestDatabase::create().await.expect("a database");
+    App::first(&database).await;
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(1));
+    let builder = Idempotency::builder(pool.clone()).connection_timeout(Duration::from_millis(300));
+    let app = App::over(pool.clone(), builder.build().expect("settings"));
+    let _held = pool.acquire().await.expect("the connection");
+    let duplicates = (0..20).map(|_| {
+        let app = app.clone();
+        async move { app.post("/entries", "k", &entry("never", Then::Created)).await }
+    });
+    let started = Instant::now();
+    for reply in join_all(duplicates).await {
+        assert_eq!((reply.status, reply.problem().as_str()), (503, "unavailable"));
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
