@@ -121,7 +121,9 @@ const RECORD: &str = "\
 
 const RENEW: &str = "UPDATE {keys} SET lease_expires_at = clock_timestamp() + make_interval(secs => $4) {owned}";
 
-const GIVE_BACK: &str = "UPDATE {keys} SET lease_expires_at = clock_timestamp() {owned}";
+/// The token goes with the lease: a statement of this owner that is still on its way must not touch the row any more. (Owners'
+/// tokens are positive.)
+const GIVE_BACK: &str = "UPDATE {keys} SET lease_expires_at = clock_timestamp(), token = -token {owned}";
 
 const COMPLETE_STEPS: &str = "\
     UPDATE {keys} SET expires_at = clock_timestamp() + make_interval(secs => $4), status = $5, headers = $6, body = $7, \

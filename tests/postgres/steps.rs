@@ -239,6 +239,21 @@ async fn patient(
     run(op, &world, &cart).await
 }
 
+/// Stores its failures, after a stop at the gate.
+#[idempotent(scope = tenant.id, ttl = "24h", failures = "replay")]
+async fn stubborn(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Response, ApiError> {
+    let ran = run(op, &world, &cart).await;
+    if ran.is_err() {
+        world.come_by("failed").await?;
+    }
+    ran
+}
+
 /// A provider without keys.
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn keyless(
@@ -303,8 +318,12 @@ impl Process {
     }
 
     fn over_pool(pool: PgPool, provider: Arc<Provider>) -> Self {
+        Self::with(Idempotency::new(pool.clone()), pool, provider)
+    }
+
+    fn with(idempotency: Idempotency, pool: PgPool, provider: Arc<Provider>) -> Self {
         let world = World {
-            idempotency: Idempotency::new(pool.clone()),
+            idempotency,
             provider,
             gate: Arc::new(Gate::new()),
             faults: Arc::default(),
@@ -314,6 +333,7 @@ impl Process {
         let router = Router::new()
             .route("/checkout", post(checkout))
             .route("/patient", post(patient))
+            .route("/stubborn", post(stubborn))
             .route("/keyless", post(keyless))
             .route("/mistaken", post(mistaken))
             .with_state(world.clone());
@@ -556,6 +576,75 @@ async fn a_part_recorded_between_a_look_up_and_its_take_over_is_not_run_again() 
     assert!(proxy.is_stalling(), "the take-over is still on its way");
     assert_eq!(second.await.expect("no panic").status, 201);
     owner.assert_once().await;
+}
+
+/// A statement of the last owner may still be on its way when the claim has been given back. If it could renew the lease or
+/// record a step then, the key would be stuck, or the next attempt would not know of the step.
+#[tokio::test]
+async fn what_was_given_back_is_out_of_its_last_owners_reach_4_6() {
+    let (_database, process) = Process::start().await;
+    process.world.fault("after charge", Fault::Wait);
+    process.world.fault("in mark", Fault::Fail);
+    let failing = tokio::spawn({
+        let process = process.clone();
+        async move { process.post("/checkout", "k", "cart").await }
+    });
+    process.world.gate.arrival().await;
+    let token: i64 = sqlx::query_scalar("SELECT token FROM idem.idempotency_keys")
+        .fetch_one(&process.pool)
+        .await
+        .expect("the owner's token");
+    process.world.gate.open(1);
+    assert_eq!(failing.await.expect("no panic").status, 500);
+    let late = "UPDATE idem.idempotency_keys SET lease_expires_at = clock_timestamp() + interval '1 minute' \
+                WHERE token = $1 AND status IS NULL";
+    let renewed = sqlx::query(late).bind(token).execute(&process.pool).await.expect("an update").rows_affected();
+    assert_eq!(renewed, 0);
+    assert_eq!(process.post("/checkout", "k", "cart").await.status, 201, "at once");
+    process.assert_once().await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_database_refuses_gives_the_lease_back() {
+    let (_database, process) = Process::start().await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; \
+                  CREATE TRIGGER refuse BEFORE UPDATE ON idem.idempotency_keys \
+                  FOR EACH ROW WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&process.pool).await.expect("a trigger");
+    let refused = process.post("/checkout", "k", "cart").await;
+    assert_eq!((refused.status, refused.problem().as_str()), (500, "internal"));
+    sqlx::raw_sql("DROP TRIGGER refuse ON idem.idempotency_keys").execute(&process.pool).await.expect("dropped");
+    assert_eq!(process.post("/checkout", "k", "cart").await.status, 201, "at once");
+    process.assert_once().await;
+}
+
+/// That the database was away is no outcome of the operation, even where failures are outcomes.
+#[tokio::test]
+async fn a_failure_of_the_database_is_never_the_stored_outcome() {
+    let (database, _) = App::start().await;
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(1));
+    let builder = Idempotency::builder(pool.clone()).connection_timeout(Duration::from_millis(100));
+    let process = Process::with(builder.build().expect("settings"), pool, Arc::default());
+    process.world.fault("in charge", Fault::Wait);
+    process.world.fault("failed", Fault::Wait);
+    let cut = tokio::spawn({
+        let process = process.clone();
+        async move { process.post("/stubborn", "k", "cart").await }
+    });
+    process.world.gate.arrival().await;
+    let held = process.pool.acquire().await.expect("the only connection");
+    process.world.gate.open(1);
+    process.world.gate.arrival().await;
+    drop(held);
+    process.world.gate.open(1);
+    assert_eq!(cut.await.expect("no panic").status, 503);
+    let resumed = process.post("/stubborn", "k", "cart").await;
+    assert_eq!((resumed.status, resumed.replayed()), (201, false), "{resumed:?}");
+    process.assert_once().await;
+    // The handler's own failure is stored.
+    process.world.fault("in charge", Fault::Fail);
+    let failed = process.post("/stubborn", "k2", "cart").await;
+    process.post("/stubborn", "k2", "cart").await.assert_replays(&failed);
 }
 
 #[tokio::test]

@@ -49,6 +49,8 @@ pub struct Operation {
     names: HashSet<String>,
     /// The part that is under way, or that ended without a result.
     unfinished: Option<String>,
+    /// It ended so because of the database and not by itself.
+    interrupted: bool,
     broken: Option<Broken>,
 }
 
@@ -97,20 +99,24 @@ impl Operation {
         E: From<Error>,
     {
         if let Some(point) = self.come_by(name)? {
-            let result = point.result()?.ok_or_else(|| self.changed(Some(name)))?;
+            let Some(result) = point.result()? else {
+                // A call to another system was started in this place.
+                self.position -= 1;
+                return Err(self.changed(Some(name)).into());
+            };
             self.unfinished = None;
             return Ok(result);
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin().await.map_err(|error| self.interrupt(error))?;
         match body(&mut tx).await {
             Ok(result) => {
                 let line = recovery_points::finished(name, &result)?;
-                self.commit(tx, &line).await?;
+                self.commit(tx, &line).await.map_err(|error| self.interrupt(error))?;
                 self.unfinished = None;
                 Ok(result)
             }
             Err(error) => {
-                self.roll_back(tx).await?;
+                self.roll_back(tx).await.map_err(|error| self.interrupt(error))?;
                 Err(error)
             }
         }
@@ -163,6 +169,11 @@ impl Operation {
     fn fail(&mut self, broken: Broken) -> Error {
         let error = self.error(&broken);
         self.broken = Some(broken);
+        error
+    }
+
+    fn interrupt(&mut self, error: Error) -> Error {
+        self.interrupted = true;
         error
     }
 
@@ -276,7 +287,7 @@ impl Operation {
     /// A call to another system may follow: the claim must outlive this process.
     async fn ensure_leased(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.hold, Hold::Gone) {
-            Hold::Locked(tx) => self.commit(*tx, b"").await,
+            Hold::Locked(tx) => self.commit(*tx, b"").await.map_err(|error| self.interrupt(error)),
             hold => {
                 self.hold = hold;
                 Ok(())
@@ -301,6 +312,10 @@ impl Operation {
     /// Appends a line outside any transaction.
     async fn record(&mut self, line: &[u8]) -> Result<(), Error> {
         self.check()?;
+        self.try_record(line).await.map_err(|error| self.interrupt(error))
+    }
+
+    async fn try_record(&mut self, line: &[u8]) -> Result<(), Error> {
         let idempotency = self.claim.idempotency.clone();
         let mut connection = idempotency.connection().await?;
         let record = sqlx::query(idempotency.statements().record.clone())
@@ -375,6 +390,7 @@ impl Unit for Operation {
             position: 0,
             names: HashSet::new(),
             unfinished: None,
+            interrupted: false,
             broken: None,
         };
         match free {
@@ -383,6 +399,7 @@ impl Unit for Operation {
                 operation.hold = Hold::Locked(Box::new(tx));
             }
             Free::Abandoned(abandoned) => {
+                operation.recorded = recovery_points::read(&abandoned.recovery_points)?;
                 let take_over = claim.idempotency.statements().take_over(&operation.steps(b""), &abandoned);
                 match tx.send(take_over).await {
                     Ok(()) => tx.finish(),
@@ -392,7 +409,6 @@ impl Unit for Operation {
                     }
                     Err(error) => return Err(claim.refused(error)),
                 }
-                operation.recorded = recovery_points::read(&abandoned.recovery_points)?;
                 operation.lease();
             }
         }
@@ -410,8 +426,10 @@ impl Unit for Operation {
             return tx.end(claim, verdict, ticket).await;
         }
         let stored = match verdict {
-            Verdict::Commit(stored) | Verdict::Refuse(stored) => stored,
-            Verdict::Release => {
+            // That the database was away is no outcome of the handler's, even where failures are outcomes.
+            Verdict::Refuse(stored) if stored.status < 500 || !self.interrupted => stored,
+            Verdict::Commit(stored) => stored,
+            Verdict::Refuse(_) | Verdict::Release => {
                 self.abandon().await;
                 return Ok(Ended::Own);
             }
@@ -424,8 +442,13 @@ impl Unit for Operation {
             self.abandon().await;
             return if lost { claim.rival::<Self>().await } else { Err(error) };
         }
-        if !self.complete(&stored).await? {
-            return claim.rival::<Self>().await;
+        match self.complete(&stored).await {
+            Ok(true) => {}
+            Ok(false) => return claim.rival::<Self>().await,
+            Err(error) => {
+                self.abandon().await;
+                return Err(error);
+            }
         }
         if let Some(ticket) = ticket {
             ticket.end(stored);

@@ -1,5 +1,5 @@
 //! What a multi-step operation has done, as one line a step: its name as JSON, a tab, its result as JSON. A line without
-//! a result says that the step was started. JSON text has neither tabs nor line breaks in it.
+//! a result says that the step was started. The text of a JSON value has neither tabs nor line breaks inside its strings.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,8 @@ impl RecoveryPoint {
 /// The line that records a result.
 pub(crate) fn finished<T: Serialize>(name: &str, result: &T) -> Result<Vec<u8>, Error> {
     let name = serde_json::to_string(name).map_err(Error::Json)?;
-    let result = serde_json::to_string(result).map_err(Error::Json)?;
+    // An answer that is kept as it came (`RawValue`) may have line breaks between its values.
+    let result = serde_json::to_string(result).map_err(Error::Json)?.replace(['\n', '\r'], " ");
     Ok(format!("{name}\t{result}\n").into_bytes())
 }
 
@@ -67,6 +68,16 @@ mod tests {
         assert_eq!(points[1].result::<(i32, f64, Option<u8>)>().expect("JSON"), Some((1, 2.5, None)));
         assert_eq!(points[2].result::<String>().expect("JSON"), None);
         assert!(points[1].result::<String>().is_err(), "another type does not fit");
+    }
+
+    #[test]
+    fn a_raw_value_stays_on_its_line() {
+        let raw: Box<serde_json::value::RawValue> = serde_json::from_str("{\r\n\t\"a\": 1\n}").expect("JSON");
+        let mut lines = finished("charge", &raw).expect("JSON");
+        lines.extend(finished("mail", &1).expect("JSON"));
+        let points = read(&lines).expect("lines");
+        assert_eq!(points.len(), 2);
+        assert_eq!(points[0].result::<serde_json::Value>().expect("JSON"), Some(serde_json::json!({ "a": 1 })));
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub(super) enum Row {
     Completed(Outcome),
 }
 
+/// In a token: no attempt has it.
+const GIVEN_BACK: u8 = 0x80;
+
 /// The recovery points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Parts {
@@ -81,6 +84,16 @@ impl Row {
         }
     }
 
+    /// The token goes with the lease: what its owner has sent and has not arrived touches the row no more.
+    fn given_back(self) -> Self {
+        match self {
+            Self::InProgress { token, parts, .. } => {
+                Self::InProgress { token: token | GIVEN_BACK, leased: false, parts }
+            }
+            completed => completed,
+        }
+    }
+
     pub(super) fn token(self) -> Option<u8> {
         match self {
             Self::InProgress { token, .. } => Some(token),
@@ -140,7 +153,7 @@ impl Lease {
                 if !owned(token) {
                     return Reply::Refused;
                 }
-                state.row = state.row.map(|row| row.with_lease(false));
+                state.row = state.row.map(Row::given_back);
             }
         }
         Reply::Done
