@@ -6,6 +6,7 @@ use axum::body::Body;
 use futures_util::future::join_all;
 use http::{HeaderValue, Request};
 use sqlx::Row;
+use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::background::{AsyncRound, Background, Round};
@@ -70,7 +71,8 @@ impl Idempotency {
     /// A multi-step operation whose lease has run out or was given back is sent again: not before its first lease is over,
     /// since the client's own retry comes first; then with pauses of 1 s, doubling up to 5 min, with jitter. After
     /// [`recovery_attempts`](crate::Builder::recovery_attempts) it is marked as failed, for a person: see
-    /// [`failed_operations`](Self::failed_operations). The request carries [`Recovered`] as an extension.
+    /// [`failed_operations`](Self::failed_operations). A handler that takes longer than the [`lease`](crate::Builder::lease) goes
+    /// on by itself, and the completer with the next operation. The request carries [`Recovered`] as an extension.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
@@ -93,6 +95,8 @@ struct Due {
     request: Vec<u8>,
     recoveries: i32,
 }
+
+const NOT_ENDED: &str = "the last attempt to complete it did not end";
 
 /// How many are sent at once.
 const BATCH: i64 = 8;
@@ -129,7 +133,7 @@ impl Recovery {
     async fn recover(&self, due: &Due) -> Result<(), Error> {
         let most = i32::try_from(self.idempotency.settings().recovery_attempts).unwrap_or(i32::MAX);
         let failure = if due.recoveries > most {
-            Some("the last attempt to complete it did not end".to_owned())
+            Some(NOT_ENDED.to_owned())
         } else {
             let answer = self.send(due).await;
             (due.recoveries == most).then_some(answer)
@@ -149,7 +153,11 @@ impl Recovery {
         let mut router = self.router.clone();
         // A panic of the handler must not end the completer.
         let sent = tokio::spawn(async move { router.call(request).await });
-        match sent.await {
+        // A handler that never ends must not keep the others waiting. It goes on, and its lease keeps the next one away.
+        let Ok(sent) = timeout(self.idempotency.settings().lease, sent).await else {
+            return NOT_ENDED.to_owned();
+        };
+        match sent {
             Ok(Ok(response)) => format!("the last answer was {}", response.status()),
             Ok(Err(never)) => match never {},
             Err(error) => {

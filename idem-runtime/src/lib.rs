@@ -44,7 +44,7 @@ pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step};
 pub use outbox::{DeadLetter, Message, Outbox, Relay};
-pub use scope::{MAX_SCOPE_LENGTH, Scope};
+pub use scope::{GlobalScope, MAX_SCOPE_LENGTH, Scope};
 pub use status::{FailedOperation, Status};
 pub use sweeper::Sweeper;
 pub use transaction::Tx;

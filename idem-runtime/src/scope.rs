@@ -35,6 +35,18 @@ impl Scope for str {
     }
 }
 
+/// The one space of handlers with `scope = global`, for [`Idempotency::status`](crate::Idempotency::status).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GlobalScope;
+
+// An attribute says `scope = global`.
+#[diagnostic::do_not_recommend]
+impl Scope for GlobalScope {
+    fn encode(&self, text: &mut String) {
+        text.push_str("(global)");
+    }
+}
+
 macro_rules! scope_by_reference {
     ($($type:ty),*) => {
         $(impl<T: Scope + ?Sized> Scope for $type {
@@ -117,7 +129,7 @@ impl EncodedScope {
     }
 
     pub(crate) fn global() -> Self {
-        Self(Ok("(global)".to_owned()))
+        Self::of(&GlobalScope)
     }
 }
 

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 
 use crate::error::Error;
 use crate::idempotency::Idempotency;
+use crate::key::IdempotencyKey;
 use crate::operation::recovery_points;
 use crate::registry::OperationId;
 use crate::scope::{EncodedScope, Scope};
@@ -76,15 +77,17 @@ fn last_step(row: &PgRow) -> sqlx::Result<Option<String>> {
 }
 
 impl Idempotency {
-    /// What happened to an idempotency key.
+    /// What happened to an idempotency key. For handlers with `scope = global`, the scope is [`GlobalScope`](crate::GlobalScope).
     ///
     /// A question about the past: what it finds in flight may have ended when it returns.
     ///
     /// # Errors
-    /// [`Error::InvalidScope`], [`Error::Unavailable`] and [`Error::Database`].
+    /// [`Error::InvalidScope`] and [`Error::InvalidKey`] for what no operation can have, [`Error::Unavailable`] and
+    /// [`Error::Database`].
     pub async fn status(&self, scope: &(impl Scope + ?Sized), key: &str) -> Result<Status, Error> {
         let scope = EncodedScope::of(scope).0.map_err(|problem| Error::InvalidScope { problem })?;
-        let id = OperationId { scope: scope.into(), key: key.into() };
+        let key = IdempotencyKey::new(key)?;
+        let id = OperationId { scope: scope.into(), key: key.as_str().into() };
         let mut connection = self.connection().await?;
         let status = sqlx::query(self.statements().status.clone())
             .bind(&*id.scope)

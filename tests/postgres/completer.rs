@@ -14,6 +14,7 @@ use idem_testing::TestDatabase;
 use idem_tests::{App, Reply, request};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use tokio::sync::Notify;
 use tower::ServiceExt;
 
 /// Who asks: by a token, or recovered.
@@ -42,6 +43,8 @@ struct Node {
     /// How many attempts still fail.
     failing: Arc<AtomicU32>,
     attempts: Arc<AtomicU32>,
+    /// Tells when a handler is stuck.
+    stuck: Arc<Notify>,
 }
 
 impl FromRef<Node> for Idempotency {
@@ -91,6 +94,23 @@ async fn order(
     Ok(Json(json!({ "order": id, "user": user.id, "cart": cart })))
 }
 
+/// Fails as long as it is told to, and then never ends.
+#[idempotent(scope = user.id, ttl = "24h", lease = "1s")]
+async fn stuck(
+    user: User,
+    State(node): State<Node>,
+    op: &mut Operation,
+    Json(cart): Json<Value>,
+) -> Result<Json<Value>, Failed> {
+    op.transaction("begin", async |tx| Ok::<_, Failed>(insert(tx, "stuck").await?)).await?;
+    if node.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+        return Err(Failed(StatusCode::BAD_GATEWAY));
+    }
+    node.stuck.notify_one();
+    std::future::pending::<()>().await;
+    Ok(Json(cart))
+}
+
 struct Process {
     node: Node,
     router: Router,
@@ -102,14 +122,18 @@ impl Process {
         let pool = database.pool();
         let builder = Idempotency::builder(pool.clone()).recovery_interval(Duration::from_millis(20));
         let idempotency = settings(builder).build().expect("settings");
-        let node = Node { idempotency, failing: Arc::default(), attempts: Arc::default() };
-        let router = Router::new().route("/orders", post(order)).with_state(node.clone());
+        let node = Node { idempotency, failing: Arc::default(), attempts: Arc::default(), stuck: Arc::default() };
+        let router = Router::new().route("/orders", post(order)).route("/stuck", post(stuck)).with_state(node.clone());
         Self { node, router, pool }
     }
 
     async fn post(&self, key: &str) -> Reply {
+        self.post_to("/orders?express=1", key).await
+    }
+
+    async fn post_to(&self, path: &str, key: &str) -> Reply {
         let headers = [("authorization", "Bearer 7"), ("idempotency-key", key)];
-        let request = request("/orders?express=1", &headers, &json!({ "items": ["é", 1.0] }));
+        let request = request(path, &headers, &json!({ "items": ["é", 1.0] }));
         Reply::of(self.router.clone().oneshot(request).await.unwrap_or_else(|error| match error {})).await
     }
 
@@ -213,6 +237,22 @@ async fn what_cannot_be_completed_waits_for_a_person() {
     assert_eq!((process.count("order").await, process.count("ship").await), (3, 2));
 }
 
+/// One handler that never ends must not keep all other operations from being completed.
+#[tokio::test]
+async fn a_stuck_handler_does_not_stop_the_completer() {
+    let (database, _) = App::start().await;
+    let process = Process::over(&database, |builder| builder.lease(Duration::from_secs(1)));
+    process.node.failing.store(1, Ordering::SeqCst);
+    assert_eq!(process.post_to("/stuck", "s").await.status, 502);
+    let completer = process.completer();
+    process.node.stuck.notified().await;
+    process.node.failing.store(1, Ordering::SeqCst);
+    assert_eq!(process.post("k").await.status, 502);
+    process.until("k", |status| matches!(status, Status::Completed { .. })).await;
+    assert!(matches!(process.status("s").await, Status::InFlight { .. }), "it still runs, and holds its lease");
+    tokio::time::timeout(Duration::from_secs(5), completer.stop()).await.expect("the batch at hand ends");
+}
+
 #[tokio::test]
 async fn credentials_are_not_stored() {
     let (database, _) = App::start().await;
@@ -273,4 +313,17 @@ async fn a_status_says_what_happened_to_a_key() {
         .await
         .expect("an update");
     assert_eq!(status("k").await, Status::Unknown, "expired means absent");
+}
+
+#[tokio::test]
+async fn a_status_can_be_asked_for_in_the_global_scope_and_with_whatever_a_client_sends() {
+    let (_database, app) = App::start().await;
+    let created = idem_tests::entry("e1", idem_tests::Then::Created);
+    assert_eq!(app.send(request("/event", &[], &created)).await.status, 201);
+    let global = app.idempotency.status(&idem_runtime::GlobalScope, "e1").await.expect("a status");
+    assert_eq!(global, Status::Completed { status: 201 });
+    for key in ["", "a\0b", "two words"] {
+        let refused = app.idempotency.status("a", key).await.expect_err(key);
+        assert!(matches!(refused, Error::InvalidKey(_)), "{refused:?}");
+    }
 }
