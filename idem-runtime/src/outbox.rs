@@ -2,6 +2,7 @@
 //! afterwards, at least once.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -181,7 +182,7 @@ impl Idempotency {
         E: fmt::Display + Send + 'static,
     {
         let interval = self.settings().relay_interval;
-        Relay(Background::spawn("relay", interval, Delivery { idempotency: self.clone(), deliver }))
+        Relay(Background::spawn("relay", interval, Delivery { idempotency: self.clone(), deliver: Arc::new(deliver) }))
     }
 
     /// The messages that the relay gave up, the oldest first, at most `limit` of them.
@@ -228,7 +229,7 @@ const BATCH: i64 = 16;
 
 struct Delivery<F> {
     idempotency: Idempotency,
-    deliver: F,
+    deliver: Arc<F>,
 }
 
 impl<F, Fut, E> AsyncRound for Delivery<F>
@@ -251,7 +252,7 @@ where
 
 impl<F, Fut, E> Delivery<F>
 where
-    F: Fn(Message) -> Fut,
+    F: Fn(Message) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: fmt::Display + Send + 'static,
 {
@@ -273,11 +274,13 @@ where
 
     async fn deliver(&self, message: Message) -> Result<bool, Error> {
         let (id, attempt) = (message.id, message.attempt);
-        // In a task of its own: a panic of the application must not end the relay.
-        let mut delivery = tokio::spawn((self.deliver)(message));
+        // In a task of its own, from the call on: a panic of the application must not end the relay.
+        let deliver = Arc::clone(&self.deliver);
+        let mut delivery = tokio::spawn(async move { deliver(message).await });
         let failure = match timeout(self.idempotency.settings().delivery_timeout, &mut delivery).await {
             Ok(Ok(Ok(()))) => None,
-            Ok(Ok(Err(error))) => Some(error.to_string()),
+            // Postgres takes no NUL in a text.
+            Ok(Ok(Err(error))) => Some(error.to_string().replace('\0', "\u{fffd}")),
             Ok(Err(_)) => Some("the delivery panicked".to_owned()),
             Err(_) => {
                 delivery.abort();

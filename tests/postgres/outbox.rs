@@ -204,6 +204,39 @@ async fn a_slow_or_panicking_delivery_is_repeated_and_has_one_effect() {
     assert_eq!(receiver.effects.lock().unwrap().values().copied().collect::<Vec<_>>(), [1, 1]);
 }
 
+/// A closure may panic before it has made a future, for example at a payload that does not parse.
+#[tokio::test]
+async fn a_relay_outlives_a_closure_that_panics() {
+    let (_database, process, receiver) = start().await;
+    process.order("a", &["poison"], None, 201).await;
+    process.order("b", &["good"], None, 201).await;
+    let node = process.idempotency.relay({
+        let receiver = Arc::clone(&receiver);
+        move |message| {
+            assert_ne!(message.dedupe_key(), "poison", "the closure panics, as the test asked");
+            let received = receiver.receive(&message);
+            async move { received }
+        }
+    });
+    process.until_delivered().await;
+    node.stop().await;
+    assert_eq!(receiver.deliveries.lock().unwrap().as_slice(), ["good"]);
+    let dead = process.idempotency.dead_letters(10).await.expect("a list");
+    assert_eq!((dead.len(), dead[0].message.dedupe_key()), (1, "poison"));
+}
+
+/// Postgres refuses a NUL in a text, and the receiver chooses the text.
+#[tokio::test]
+async fn whatever_the_receiver_says_a_message_becomes_a_dead_letter() {
+    let (_database, process, _) = start().await;
+    process.order("a", &["dead"], None, 201).await;
+    let node = process.idempotency.relay(|_| async { Err::<(), _>("no\0t now") });
+    process.until_delivered().await;
+    node.stop().await;
+    let dead = process.idempotency.dead_letters(10).await.expect("a list");
+    assert_eq!((dead.len(), dead[0].failure.as_str()), (1, "no\u{fffd}t now"));
+}
+
 #[tokio::test]
 async fn a_relay_that_dies_after_taking_a_message_costs_time_and_nothing_else() {
     let (_database, process, receiver) = start().await;
