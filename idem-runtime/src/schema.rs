@@ -39,7 +39,8 @@ impl Idempotency {
         let mut connection = self.connection().await?.detach();
         let migrated = async {
             // One transaction with a transaction-level lock: it works behind a pooler, and a failure leaves nothing.
-            let mut transaction = connection.begin().await?;
+            // Each statement must see what the lock's last holder committed, whatever the database's default.
+            let mut transaction = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
             let lock = "SELECT pg_advisory_xact_lock(hashtextextended('idem.migrate', 0))";
             (&mut *transaction).execute(lock).await?;
             let exists = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)").bind(schema);

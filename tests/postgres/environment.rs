@@ -53,6 +53,25 @@ async fn many_processes_migrate_at_once() {
     }
 }
 
+/// A snapshot that is older than the lock does not see what its last holder created.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_processes_migrate_at_once_under_an_older_snapshot() {
+    for isolation in ["repeatable read", "serializable"] {
+        let database = TestDatabase::create().await.expect("a database");
+        let pool = || {
+            let options = database.connect_options().options([("default_transaction_isolation", isolation)]);
+            PgPoolOptions::new().connect_lazy_with(options)
+        };
+        let migrations = (0..8).map(|_| {
+            let idempotency = Idempotency::new(pool());
+            tokio::spawn(async move { idempotency.migrate().await })
+        });
+        for migrated in futures_util::future::join_all(migrations).await {
+            migrated.expect("no panic").expect(isolation);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_failed_migration_leaves_nothing_and_holds_no_lock() {
     let database = TestDatabase::create().await.expect("a database");
