@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method};
 
 use crate::claim::Claim;
 use crate::error::Error;
-use crate::fingerprint::{Digest, Fingerprint, fingerprint_of_request};
+use crate::fingerprint::{Digest, Fingerprint, fingerprint_of_request, sha256};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
 use crate::registry::OperationId;
@@ -44,6 +44,9 @@ impl Call {
     /// Names the handler and how long its outcomes are replayed.
     #[must_use]
     pub fn handler(self, name: &'static str, ttl: Duration) -> Request {
+        // A function has no request. Its name alone is its fingerprint: another function with the same scope and key must not
+        // be answered with its result.
+        let function = name.rsplit("::").next().unwrap_or(name);
         Request {
             lease: self.idempotency.settings().lease,
             call: self,
@@ -51,7 +54,7 @@ impl Call {
             ttl,
             scope: EncodedScope::global(),
             optional: false,
-            fingerprint: [0; 32],
+            fingerprint: sha256(&[b"function", function.as_bytes()]),
             body: Bytes::new(),
             replay_failures: false,
             isolation: None,

@@ -89,6 +89,7 @@ impl Claim {
         T: Serialize + DeserializeOwned,
     {
         let deadline = self.wait.map(|limit| Instant::now() + limit);
+        let _running = self.idempotency.count_in();
         let ticket = match self.enter(deadline).await? {
             Entered::Ours(ticket) => ticket,
             Entered::Stored(stored) => return Ok((recorded(&stored)?, Outcome::Replayed)),

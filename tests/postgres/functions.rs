@@ -99,6 +99,36 @@ async fn on_payment_in_steps(
     Ok(Receipt { amount: doubled, ..receipt })
 }
 
+/// Another consumer of the same messages, whose author chose the same scope.
+#[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
+async fn on_payment_notify(
+    idempotency: &Idempotency,
+    tx: &mut Tx,
+    gate: Arc<Gate>,
+    payment: Payment,
+) -> Result<Receipt, ConsumerError> {
+    book(tx, &gate, &payment).await
+}
+
+/// What a deploy turned from an external call into a transaction.
+async fn charge(op: &mut Operation, name: &str, deployed: bool) -> Result<i64, ConsumerError> {
+    if deployed {
+        op.transaction(name, async |_| Ok(1)).await
+    } else {
+        op.step(name, async |_| Err(ConsumerError::Rejected)).reconcile(async |_| Ok(None)).await
+    }
+}
+
+#[idempotent(scope = "changed", key = id, ttl = "7d")]
+async fn on_changed(
+    idempotency: &Idempotency,
+    op: &mut Operation,
+    id: &str,
+    deployed: bool,
+) -> Result<i64, ConsumerError> {
+    charge(op, "charge", deployed).await
+}
+
 fn payment(id: &str, then: Then) -> Payment {
     Payment { id: id.to_owned(), amount: 100, then }
 }
@@ -242,4 +272,42 @@ async fn a_call_dropped_at_any_await_leaves_nothing_and_a_clean_pool_9() {
         assert_ne!(ids[0], ids[1], "polls {polls}: outside any transaction");
     }
     assert_eq!(entries(&pool).await, 39);
+}
+
+/// A message that is taken for another consumer's must not be dropped in silence.
+#[tokio::test]
+async fn two_functions_that_share_a_scope_and_a_key_do_not_share_a_result() {
+    let (_database, pool, idempotency, gate) = start().await;
+    on_payment(&idempotency, gate.clone(), payment("m1", Then::Book)).await.expect("booked");
+    let other = on_payment_notify(&idempotency, gate, payment("m1", Then::Book)).await;
+    assert!(matches!(other, Err(ConsumerError::Idempotency(Error::Mismatch))), "{other:?}");
+    assert_eq!(entries(&pool).await, 1);
+}
+
+#[tokio::test]
+async fn a_refused_deploy_names_the_step() {
+    let (_database, _pool, idempotency, _gate) = start().await;
+    let started = on_changed(&idempotency, "m1", false).await;
+    assert!(matches!(started, Err(ConsumerError::Rejected)), "{started:?}");
+    let changed = on_changed(&idempotency, "m1", true).await;
+    let Err(ConsumerError::Idempotency(Error::StepsChanged { recorded, asked })) = changed else {
+        panic!("{changed:?}");
+    };
+    assert_eq!((recorded.as_deref(), asked.as_deref()), (Some("charge"), Some("charge")));
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_calls_too() {
+    let (database, pool, _, gate) = start().await;
+    let builder = Idempotency::builder(database.pool()).shutdown_limit(Duration::from_millis(100));
+    let idempotency = builder.build().expect("settings");
+    let held = tokio::spawn({
+        let (idempotency, gate) = (idempotency.clone(), gate.clone());
+        async move { on_payment(&idempotency, gate, payment("m1", Then::Wait)).await }
+    });
+    gate.arrival().await;
+    assert_eq!(idempotency.shutdown().await, 1);
+    gate.open(1);
+    held.await.expect("no panic").expect("booked");
+    assert_eq!((idempotency.shutdown().await, entries(&pool).await), (0, 1));
 }
