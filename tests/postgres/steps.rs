@@ -254,6 +254,25 @@ async fn stubborn(
     ran
 }
 
+/// Its transaction takes longer than the pause between two renewals of the lease, and the renewals change the row that its
+/// snapshot has seen.
+#[idempotent(scope = tenant.id, ttl = "24h", lease = "1s", isolation = "serializable")]
+async fn slow(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Json<i64>, ApiError> {
+    op.transaction("first", async |tx| insert(tx, "first").await).await?;
+    let second = op.transaction("second", async |tx| {
+        world.come_by("in second").await?;
+        let second = insert(tx, &cart.text).await?;
+        sqlx::query("SELECT pg_sleep(0.8)").execute(tx).await?;
+        Ok::<_, ApiError>(second)
+    });
+    Ok(Json(second.await?))
+}
+
 /// A provider without keys.
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn keyless(
@@ -334,6 +353,7 @@ impl Process {
             .route("/checkout", post(checkout))
             .route("/patient", post(patient))
             .route("/stubborn", post(stubborn))
+            .route("/slow", post(slow))
             .route("/keyless", post(keyless))
             .route("/mistaken", post(mistaken))
             .with_state(world.clone());
@@ -663,6 +683,14 @@ async fn a_lease_is_renewed_while_its_handler_runs() {
     process.world.gate.open(1);
     assert_eq!(first.await.expect("no panic").status, 201);
     process.assert_once().await;
+}
+
+#[tokio::test]
+async fn a_renewal_does_not_conflict_with_the_transaction_that_it_is_for() {
+    let (_database, process) = Process::start().await;
+    let reply = process.post("/slow", "k", "slow").await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!((process.world.runs("in second"), process.count("entries").await), (1, 2));
 }
 
 #[tokio::test]

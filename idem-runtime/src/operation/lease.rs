@@ -9,14 +9,32 @@ use crate::claim::Claim;
 #[derive(Debug)]
 pub(super) struct Lease {
     lost: Arc<AtomicBool>,
+    resting: Arc<AtomicBool>,
     renewal: AbortHandle,
+}
+
+/// Keeps a lease from being renewed, until dropped.
+#[derive(Debug)]
+pub(super) struct Rest(Arc<AtomicBool>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Lease {
     pub(super) fn renew(claim: &Claim, token: i64) -> Self {
         let lost = Arc::new(AtomicBool::new(false));
-        let renewal = tokio::spawn(keep(claim.clone(), token, Arc::clone(&lost))).abort_handle();
-        Self { lost, renewal }
+        let resting = Arc::new(AtomicBool::new(false));
+        let renewal = tokio::spawn(keep(claim.clone(), token, Arc::clone(&lost), Arc::clone(&resting))).abort_handle();
+        Self { lost, resting, renewal }
+    }
+
+    /// For a transaction whose snapshot must find the claim's row unchanged at its end.
+    pub(super) fn rest(&self) -> Rest {
+        self.resting.store(true, Ordering::Relaxed);
+        Rest(Arc::clone(&self.resting))
     }
 
     /// Whether a renewal found the claim taken over. Without a database nothing is known; the token decides.
@@ -31,11 +49,14 @@ impl Drop for Lease {
     }
 }
 
-async fn keep(claim: Claim, token: i64, lost: Arc<AtomicBool>) {
+async fn keep(claim: Claim, token: i64, lost: Arc<AtomicBool>, resting: Arc<AtomicBool>) {
     let mut interval = tokio::time::interval(claim.lease / 3);
     interval.tick().await;
     loop {
         interval.tick().await;
+        if resting.load(Ordering::Relaxed) {
+            continue;
+        }
         match renew(&claim, token).await {
             Ok(true) => {}
             Ok(false) => {

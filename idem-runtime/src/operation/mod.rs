@@ -24,11 +24,11 @@ use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
 use crate::registry::Ticket;
-use crate::statements::{NewAttempt, Statements, Steps};
+use crate::statements::{Isolation, NewAttempt, Statements, Steps};
 use crate::stored::StoredResponse;
 use crate::transaction::Tx;
 
-use lease::Lease;
+use lease::{Lease, Rest};
 use recovery_points::RecoveryPoint;
 pub use step::{Reconciled, Step};
 
@@ -107,6 +107,7 @@ impl Operation {
             self.unfinished = None;
             return Ok(result);
         }
+        let _rest = self.rest();
         let mut tx = self.begin().await.map_err(|error| self.interrupt(error))?;
         match body(&mut tx).await {
             Ok(result) => {
@@ -197,6 +198,15 @@ impl Operation {
         match &self.broken {
             Some(broken) => Err(self.error(broken)),
             None => Ok(()),
+        }
+    }
+
+    /// Under these isolations a renewal in the middle of a transaction would make its commit fail (40001), and a transaction
+    /// longer than the pause between two renewals could never commit. One longer than the whole lease may be taken over.
+    fn rest(&self) -> Option<Rest> {
+        match (&self.hold, self.claim.isolation) {
+            (Hold::Leased(lease), Some(Isolation::RepeatableRead | Isolation::Serializable)) => Some(lease.rest()),
+            _ => None,
         }
     }
 
