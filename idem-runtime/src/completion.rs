@@ -13,6 +13,7 @@ use crate::stored::StoredResponse;
 use crate::transaction::{Tx, is_conflict};
 
 /// What the handler's result means for its writes.
+#[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "a function's error has no status"))]
 pub(crate) enum Verdict {
     /// 2xx, 3xx: the writes and the response, in one commit.
     Commit(StoredResponse),

@@ -258,6 +258,7 @@ impl Statements {
     }
 
     /// A transaction without a key.
+    #[cfg(feature = "axum")]
     pub(crate) fn begin_unkeyed(isolation: Option<Isolation>, lease: Duration) -> SqlStr {
         safe(begin_with_lease(isolation, lease))
     }

@@ -20,6 +20,7 @@ pub(crate) enum Outcome {
     /// The handler ran and nothing was stored.
     Released,
     /// The handler ran without a key.
+    #[cfg(feature = "axum")]
     Unkeyed,
 }
 
@@ -29,6 +30,7 @@ impl Outcome {
             Self::Claimed => "claimed",
             Self::Replayed => "replayed",
             Self::Released => "released",
+            #[cfg(feature = "axum")]
             Self::Unkeyed => "unkeyed",
         }
     }
