@@ -1,13 +1,17 @@
 //! What a client meets, scene by scene, and what it does to the database.
 
+use std::time::Duration;
+
 use idem_examples::{Error, Facts, Reply, Request, Server, Stage, get, post, until_a_handler_waits};
 use idem_testing::TestDatabase;
 use sqlx::{PgPool, Postgres, Transaction};
-use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 const DUPLICATES: usize = 50;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn tour(stage: &mut Stage, database: &TestDatabase) -> Result<(), Error> {
     let pool = database.pool();
@@ -268,7 +272,10 @@ async fn stop(stage: &mut Stage, servers: [Server; 2], pool: &PgPool) -> Result<
     let (client, address) = (stage.client.clone(), servers[0].address().to_owned());
     let sending = tokio::spawn(async move { client.send(&address, &request).await });
     until_a_handler_waits(pool).await?;
+    let address = servers[0].address().to_owned();
     let stopping: Vec<_> = servers.into_iter().map(|server| tokio::spawn(server.stop())).collect();
+    until_nobody_listens(&address).await?;
+    stage.say("Nobody listens there any more. The account is free, and the handler ends:");
     account.rollback().await?;
     let answer = sending.await??;
     stage.show_reply(&answer);
@@ -300,13 +307,25 @@ async fn hold_account(pool: &PgPool) -> Result<Transaction<'static, Postgres>, s
     Ok(transaction)
 }
 
+async fn until_nobody_listens(address: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).await.is_ok() {
+        if Instant::now() > deadline {
+            return Err("the server still listens after it was asked to stop".into());
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
 /// Retries as a client does, while the answer is that the operation is in flight or the database away.
-async fn send_until_answered(stage: &mut Stage, server: &Server, request: &Request) -> Result<Reply, Error> {
+async fn send_until_answered(stage: &Stage, server: &Server, request: &Request) -> Result<Reply, Error> {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let reply = stage.client.send(server.address(), request).await?;
         match reply.header("retry-after").parse() {
-            Ok(seconds) => sleep(Duration::from_secs(seconds)).await,
-            Err(_) => return Ok(reply),
+            Ok(seconds) if Instant::now() < deadline => sleep(Duration::from_secs(seconds)).await,
+            _ => return Ok(reply),
         }
     }
 }
