@@ -1,6 +1,7 @@
 //! Two ways of placing orders over a bad network.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,18 +51,35 @@ impl Queue {
     }
 }
 
+/// Where the journal lies while the program runs. A real client keeps its journal where it survives a restart.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("idem-shop-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// With idem-client: one key an order, and what was given up is sent again with the same key, until it is answered.
 ///
 /// More than half of the attempts fail here, so the client is given more attempts and a larger retry budget than its
 /// defaults, which are made for networks that work most of the time.
 pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> Result<Notes, Error> {
-    let journal = std::env::temp_dir().join(format!("idem-shop-{}.journal", std::process::id()));
+    let directory = Directory::new()?;
     let client = Client::builder()
         .attempts(6)
         .attempt_timeout(ATTEMPT_TIMEOUT)
         .retry_budget(5.0, 100)
         .breaker(1_000, Duration::from_secs(1))
-        .journal(FileJournal::open(&journal)?)
+        .journal(FileJournal::open(directory.0.join("orders.journal"))?)
         .build()?;
     let mut notes = Notes::default();
     let mut waiting = Queue(Mutex::new((1..=orders).collect()));
@@ -84,8 +102,6 @@ pub(crate) async fn with_idem_client(url: &str, orders: u32, progress: &Bar) -> 
         waiting = unanswered;
     }
     notes.left_on_journal = client.pending().await?.len() as u64;
-    drop(client);
-    std::fs::remove_file(&journal)?;
     Ok(notes)
 }
 
