@@ -65,6 +65,14 @@ pub struct Tenant {
     id: String,
 }
 
+impl Tenant {
+    /// The tenant's name.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Tenant {
     type Rejection = StatusCode;
 

@@ -63,24 +63,25 @@ fn table(details: &Map<String, Value>) -> Table {
         "system",
         "fresh keys/s",
         "replays/s",
-        "runs of 20 concurrent",
+        "20 duplicates at once",
         "retry after a crash",
-        "runs after a hang-up",
+        "retry after a hang-up",
     ]);
     for name in SYSTEMS {
         let Some(system) = details.get(name) else { continue };
         let rate = |what: &str| system[what].as_f64().map_or_else(|| "–".to_owned(), |rate| number(rate.round()));
-        let text = |what: &str| match &system[what] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+        let text = |what: &str| system[what].as_str().unwrap_or("–").to_owned();
+        let orders = |what: &str| match system[what].as_i64() {
+            Some(1) => "1 order".to_owned(),
+            count => format!("{} orders", count.unwrap_or_default()),
         };
         table.row([
             name.to_owned(),
             rate("fresh"),
             rate("replay"),
-            text("concurrent_executions"),
+            orders("concurrent_executions"),
             text("after_crash"),
-            text("disconnect_executions"),
+            text("after_disconnect"),
         ]);
     }
     table
