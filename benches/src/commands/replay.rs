@@ -1,0 +1,60 @@
+//! What a retry costs once the operation has completed.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::Result;
+use crate::application::{look, order};
+use crate::load::{CLIENTS, send, throughput};
+use crate::measure::alternate;
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::report::{Finding, Goal, Report, Table, number};
+use crate::stage::{CONNECTIONS, Stage, run};
+
+pub(super) async fn measure(options: &Options) -> Result<Report> {
+    let progress = Progress::of("replay");
+    let (rounds, slice) = options.size((25, Duration::from_millis(700)), (1, Duration::from_millis(100)));
+    let keys: Vec<_> = (0..options.size(5_000, 20)).map(|_| Uuid::new_v4().to_string()).collect();
+    progress.stage("starting Postgres");
+    let stage = Stage::open(&[]).await?;
+    let (_database, application) = stage.application().await?;
+    progress.stage("storing what is replayed");
+    for key in &keys {
+        send(&application.router, order("/annotated", key)).await?;
+    }
+    let copy = "INSERT INTO orders_by_key SELECT scope, key, row_number() OVER (), 42, 3 FROM idem.idempotency_keys";
+    // The application's scopes are its tenants' names; the runtime's encoding of them is not.
+    run(&application.pool, &copy.replace("scope,", "'tenant-1',")).await?;
+    run(&application.pool, "VACUUM ANALYZE").await?;
+    let [select, replay] = alternate(rounds, &progress, async |variant: usize| {
+        let keys = keys.clone();
+        let any = move || keys[fastrand::usize(..keys.len())].clone();
+        match variant {
+            0 => throughput(&application.router, slice, move || look(&any())).await,
+            _ => throughput(&application.router, slice, move || order("/annotated", &any())).await,
+        }
+    })
+    .await?;
+
+    let vs_select = replay.against(&select);
+    let mut table = Table::new(["requests", "requests/s", "of select"]);
+    table.row(["select one row by key".to_owned(), number(select.median()), number(1.0)]);
+    table.row(["replay".to_owned(), number(replay.median()), number(vs_select.median)]);
+    Ok(Report {
+        command: "replay",
+        title: format!(
+            "{} completed keys, {CLIENTS} clients, {CONNECTIONS} connections, {rounds} rounds of {slice:?} each",
+            number(keys.len() as f64)
+        ),
+        table,
+        findings: vec![Finding::ratio(
+            "vs_select",
+            "replays, of a handler that selects one row by key",
+            vs_select,
+            Goal::AtLeast(1.0),
+        )],
+        details: serde_json::Map::new(),
+    })
+}
