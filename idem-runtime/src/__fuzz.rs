@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn the_corpus_holds() {
-        let targets: [(&str, fn(&[u8])); 5] = [
+        type Target = fn(&[u8]);
+        let targets: [(&str, Target); 5] = [
             ("key", super::key),
             ("canonical_json", super::canonical_json),
             ("multipart", super::multipart),
