@@ -49,5 +49,8 @@ pub use status::{FailedOperation, Status};
 pub use sweeper::Sweeper;
 pub use transaction::Tx;
 
+#[cfg(all(feature = "axum", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod __fuzz;
 #[doc(hidden)]
 pub mod __private;

@@ -105,6 +105,26 @@ fn split_while(text: &str, matches: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !matches(c)).unwrap_or(text.len()))
 }
 
+/// What must hold for any text: the fuzz target `duration`, whose corpus the tests replay.
+#[cfg(any(test, fuzzing))]
+#[allow(dead_code, reason = "the fuzz target of the whole attribute does not call it")]
+pub(super) fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let duration = match parse(text) {
+        Ok(duration) => duration,
+        Err(error) => return assert!(error.to_string().starts_with(['m', 'h']), "it says what must be: {error}"),
+    };
+    let milliseconds = duration.as_millis();
+    assert!((1..=u128::from(LONGEST)).contains(&milliseconds));
+    assert_eq!(parse(&format!("\t{text}\n")), Ok(duration), "white space around it does not count");
+    assert_eq!(parse(&format!("{milliseconds}ms")), Ok(duration));
+    let sum = parse(&format!("{text} 1 week"));
+    match milliseconds + u128::from(7 * DAY) <= u128::from(LONGEST) {
+        true => assert_eq!(sum, Ok(duration + Duration::from_secs(7 * 24 * 60 * 60)), "parts add up"),
+        false => assert_eq!(sum, Err(DurationError::TooLong)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +146,18 @@ mod tests {
             assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         assert_eq!(parse("250ms"), Ok(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn the_corpus_holds() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/duration");
+        let files: Vec<_> =
+            std::fs::read_dir(folder).expect("a corpus").map(|entry| entry.expect("a file").path()).collect();
+        assert!(files.len() > 5, "there is a corpus");
+        for file in files {
+            println!("{}", file.display());
+            check(&std::fs::read(file).expect("readable"));
+        }
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! a float), repeated names keep their order, and depth is bounded before it can exhaust the stack.
 
 /// Deeper bodies count byte for byte. serde_json refuses them too.
-const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = 128;
 
 /// The canonical text, or `None` where `body` is no JSON text of at most [`MAX_DEPTH`] levels.
-pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
     let mut scanner = Scanner { rest: text.as_bytes(), canonical: Vec::with_capacity(body.len()) };
     scanner.value(0)?;

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "axum")]
 mod body;
-mod json;
+pub(crate) mod json;
 mod multipart;
 
 use bytes::Bytes;
