@@ -1,7 +1,6 @@
 //! The server processes, each with a wire to its clients, one to Postgres and one to the provider.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -125,8 +124,8 @@ impl Fleet {
 
     pub(crate) async fn stop(&self) {
         for server in &self.servers {
-            if let Some(process) = server.process.lock().await.take() {
-                let _ = end(process).await;
+            if let Some(mut process) = server.process.lock().await.take() {
+                let _ = process.kill().await;
             }
         }
     }
@@ -172,8 +171,8 @@ pub(crate) struct Seized {
 impl Seized {
     /// SIGKILL; after `pause` it is started again with its clock off by `clock` seconds.
     pub(crate) async fn kill(mut self, pause: Duration, clock: i64) -> Result<(), Failure> {
-        if let Some(process) = self.process.take() {
-            end(process).await?;
+        if let Some(mut process) = self.process.take() {
+            process.kill().await?;
         }
         sleep(pause).await;
         *self.process = Some(self.fleet.launch(self.server, clock).await?);
@@ -187,16 +186,6 @@ impl Seized {
         sleep(length).await;
         signal("CONT", number).await
     }
-}
-
-async fn end(mut process: Child) -> io::Result<()> {
-    let number = process.id();
-    process.kill().await?;
-    for name in ["faketime_shm_", "sem.faketime_sem_"] {
-        // What libfaketime leaves behind when it is not asked to end.
-        let _ = number.map(|number| fs::remove_file(format!("/dev/shm/{name}{number}")));
-    }
-    Ok(())
 }
 
 /// The shell's own `kill`: the standard library has none for these signals.

@@ -50,7 +50,6 @@ pub(crate) struct Entry {
     /// How many more final answers there were, and one that differs.
     later: u64,
     other: Option<Final>,
-    was_abandoned: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,8 +118,7 @@ impl Ledger {
         let mut entries = self.entries();
         let operation = entries.len() as u64;
         let order = Order { operation, tenant: operation % 16, ending };
-        let fate = Fate::UnderWay;
-        entries.push(Entry { kind, order, key, fate, first: None, later: 0, other: None, was_abandoned: false });
+        entries.push(Entry { kind, order, key, fate: Fate::UnderWay, first: None, later: 0, other: None });
         operation
     }
 
@@ -145,8 +143,7 @@ impl Ledger {
     }
 
     pub(crate) fn abandon(&self, operation: u64) {
-        let entry = &mut self.entries()[operation as usize];
-        (entry.fate, entry.was_abandoned) = (Fate::Abandoned, true);
+        self.entries()[operation as usize].fate = Fate::Abandoned;
     }
 
     pub(crate) fn give_up(&self, operation: u64, after: Duration) {
@@ -156,11 +153,6 @@ impl Ledger {
     pub(crate) fn abandoned(&self) -> Vec<u64> {
         let entries = self.entries();
         entries.iter().filter(|entry| entry.fate == Fate::Abandoned).map(|entry| entry.order.operation).collect()
-    }
-
-    pub(crate) fn finished_later(&self) -> u64 {
-        let finished = |entry: &&Entry| entry.was_abandoned && entry.fate == Fate::Answered;
-        self.entries().iter().filter(finished).count() as u64
     }
 
     pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {

@@ -101,7 +101,7 @@ async fn soak(arguments: Arguments) -> Result<bool, Failure> {
     verdict.add(open_transactions(&direct).await?);
     report::summary(&arguments, begin.elapsed(), &ledger, &faults, &provider, &fleet, &verdict);
     fleet.stop().await;
-    if !verdict.holds() && arguments.sabotage.is_none() {
+    if !verdict.holds() {
         println!("the servers' logs are kept in {}", directory.keep().display());
     }
     Ok(verdict.holds())

@@ -55,7 +55,6 @@ fn operations(ledger: &Ledger, provider: &Provider) {
         line(&format!("  POST {}", kind.path()), count as u64);
     }
     let tally = ledger.tally().clone();
-    line("  abandoned by their clients, and finished by others", ledger.finished_later());
     line("requests", tally.requests);
     let mut statuses: Vec<_> = tally.statuses.into_iter().collect();
     statuses.sort_unstable();
