@@ -10,6 +10,7 @@ pub mod load;
 pub mod measure;
 pub mod options;
 mod plot;
+pub mod processor;
 pub mod progress;
 pub mod report;
 pub mod stage;

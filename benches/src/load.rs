@@ -14,11 +14,20 @@ use crate::Result;
 /// As many clients as the measurements have at once.
 pub const CLIENTS: usize = 8;
 
-/// How many requests a second [`CLIENTS`] get through in `time`, inside this process.
+/// What [`CLIENTS`] got through.
+#[derive(Debug, Clone, Copy)]
+pub struct Throughput {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests a second.
+    pub rate: f64,
+}
+
+/// What [`CLIENTS`] get through in `time`, inside this process.
 ///
 /// # Errors
 /// If an answer is not a success.
-pub async fn throughput<R>(router: &Router, time: Duration, request: R) -> Result<f64>
+pub async fn throughput<R>(router: &Router, time: Duration, request: R) -> Result<Throughput>
 where
     R: Fn() -> Request<Body> + Clone + Send + 'static,
 {
@@ -35,11 +44,11 @@ where
             Ok::<_, crate::Error>(answered)
         });
     }
-    let mut answered = 0;
+    let mut requests = 0;
     while let Some(client) = clients.join_next().await {
-        answered += client??;
+        requests += client??;
     }
-    Ok(answered as f64 / begin.elapsed().as_secs_f64())
+    Ok(Throughput { requests, rate: requests as f64 / begin.elapsed().as_secs_f64() })
 }
 
 /// How long each of `requests` takes, one after another.

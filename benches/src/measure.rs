@@ -1,6 +1,10 @@
 //! Alternating slices, and what may be concluded from them.
 
+use sqlx::PgPool;
+
 use crate::Result;
+use crate::load::Throughput;
+use crate::processor::Processor;
 use crate::progress::Progress;
 
 /// The samples of one variant, one a round.
@@ -30,6 +34,43 @@ impl Series {
     pub fn against(&self, other: &Self) -> Ratio {
         let ratios: Vec<_> = self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect();
         Ratio { median: quantile(&ratios, 0.5), lower: quantile(&ratios, 0.25), upper: quantile(&ratios, 0.75) }
+    }
+}
+
+/// The processor time of requests, variant by variant.
+#[derive(Debug, Clone)]
+pub struct Spent<const N: usize>([Vec<f64>; N]);
+
+impl<const N: usize> Default for Spent<N> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Vec::new()))
+    }
+}
+
+impl<const N: usize> Spent<N> {
+    /// Runs a slice of a variant, and notes what each of its requests took of the processors.
+    ///
+    /// # Errors
+    /// The slice's.
+    pub async fn note(
+        &mut self,
+        variant: usize,
+        pool: &PgPool,
+        slice: impl Future<Output = Result<Throughput>>,
+    ) -> Result<f64> {
+        let processor = Processor::of(pool).await?;
+        let before = processor.microseconds();
+        let throughput = slice.await?;
+        let spent = processor.microseconds().zip(before).map(|(after, before)| after - before);
+        self.0[variant].extend(spent.map(|spent| spent / throughput.requests as f64));
+        Ok(throughput.rate)
+    }
+
+    /// The median of a variant, for people.
+    #[must_use]
+    pub fn median(&self, variant: usize) -> String {
+        let median = quantile(&self.0[variant], 0.5);
+        if median.is_finite() { format!("{median:.0} µs") } else { "–".to_owned() }
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::{Executor, Postgres, Row};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -23,7 +24,7 @@ use crate::key::IdempotencyKey;
 use crate::registry::{Entrance, News, OperationId, Ticket, Waiter};
 use crate::statements::Isolation;
 use crate::stored::StoredResponse;
-use crate::transaction::{Tx, is_conflict};
+use crate::transaction::{Tx, is_conflict, unlogged};
 
 /// One request's claim: which operation it names, and how it wants to be run.
 #[derive(Debug, Clone)]
@@ -134,6 +135,9 @@ impl Claim {
     /// Asks the database, and asks again until `deadline` while another process runs the operation. Between two looks it
     /// holds no connection.
     pub(crate) async fn stand<U: Unit>(&self, deadline: Option<Instant>) -> Result<Standing<U>, Error> {
+        if let Some(stored) = self.recall().await? {
+            return Ok(Standing::Completed(stored));
+        }
         let mut pause = FIRST_PAUSE;
         loop {
             let standing = self.look().await?;
@@ -149,32 +153,56 @@ impl Claim {
         }
     }
 
+    /// Reads the outcome of an operation that was lately seen completed, in one round trip. It decides nothing else:
+    /// whatever else it finds, and whatever goes wrong, is left to the claim.
+    async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
+        if !self.idempotency.recent().holds(self.lock_number()) {
+            return Ok(None);
+        }
+        let mut connection = self.idempotency.connection_unchecked().await?;
+        let Ok(row) = unlogged((&mut *connection).fetch_one(self.look_up())).await else { return Ok(None) };
+        match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
+            Seen::Completed(stored) => Ok(Some(stored)),
+            Seen::Mismatch => Err(Error::Mismatch),
+            Seen::Free(_) | Seen::InFlight => Ok(None),
+        }
+    }
+
     async fn look<U: Unit>(&self) -> Result<Standing<U>, Error> {
         let mut tx = self.begin().await?;
-        let settings = self.idempotency.settings();
-        let look_up = sqlx::query(self.idempotency.statements().look_up.clone())
-            .bind(&*self.id.scope)
-            .bind(&*self.id.key)
-            .persistent(settings.prepared_statements);
-        let row = (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?;
+        let row = (&mut *tx).fetch_one(self.look_up()).await.map_err(|error| self.refused(error))?;
         let standing = match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
             Seen::Free(free) => {
                 let claimed = U::claim(tx, free, self).await?;
                 return Ok(claimed.map_or(Standing::InFlight, Standing::Claimed));
             }
             Seen::InFlight => Ok(Standing::InFlight),
-            Seen::Completed(stored) => Ok(Standing::Completed(stored)),
+            Seen::Completed(stored) => {
+                self.idempotency.recent().note(self.lock_number());
+                Ok(Standing::Completed(stored))
+            }
             Seen::Mismatch => Err(Error::Mismatch),
         };
         tx.finish();
         standing
     }
 
+    pub(crate) fn lock_number(&self) -> i64 {
+        self.idempotency.statements().lock_number(&self.id)
+    }
+
+    fn look_up(&self) -> Query<'_, Postgres, PgArguments> {
+        sqlx::query(self.idempotency.statements().look_up.clone())
+            .bind(&*self.id.scope)
+            .bind(&*self.id.key)
+            .persistent(self.idempotency.settings().prepared_statements)
+    }
+
     /// A pooled connection may have died unnoticed. Nothing has run yet, so a second one is tried.
     async fn begin(&self) -> Result<Tx, Error> {
         let statements = self.idempotency.statements();
-        let statement = statements.begin_claim(statements.lock_number(&self.id), self.isolation, self.lease);
-        let connection = self.idempotency.connection().await?;
+        let statement = statements.begin_claim(self.lock_number(), self.isolation, self.lease);
+        let connection = self.idempotency.connection_unchecked().await?;
         match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone()).await {
             Err(error) if is_lost(&error) => {
                 let connection = self.idempotency.connection().await?;
@@ -198,6 +226,16 @@ impl Idempotency {
         match timeout(self.settings().connection_timeout, self.pool().acquire()).await {
             Ok(acquired) => acquired.map_err(|error| self.unavailable(error)),
             Err(_) => Err(self.unavailable(sqlx::Error::PoolTimedOut)),
+        }
+    }
+
+    /// An idle connection of the pool, if there is one, without asking first whether it lives: for those whose own first
+    /// statement tells, and can be sent again. It saves a round trip.
+    pub(crate) async fn connection_unchecked(&self) -> Result<PoolConnection<Postgres>, Error> {
+        let idle = if self.settings().pool_checks { None } else { self.pool().try_acquire() };
+        match idle {
+            Some(connection) => Ok(connection),
+            None => self.connection().await,
         }
     }
 

@@ -87,6 +87,7 @@ impl Unit for Tx {
         let sent =
             if refused { claim.refuse(&mut self, &stored).await } else { claim.complete(&mut self, &stored).await };
         let Err(error) = sent else {
+            claim.idempotency.recent().note(claim.lock_number());
             self.finish();
             if let Some(ticket) = ticket {
                 ticket.end(stored);

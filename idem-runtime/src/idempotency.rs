@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::builder::{Builder, Settings};
 use crate::error::Error;
+use crate::recent::Recent;
 use crate::registry::Registry;
 use crate::statements::Statements;
 use crate::stored::StoredResponse;
@@ -39,6 +40,7 @@ struct Inner {
     settings: Settings,
     statements: Statements,
     registry: Registry<StoredResponse>,
+    recent: Recent,
     /// How many operations run in tasks of their own.
     running: watch::Sender<usize>,
 }
@@ -59,7 +61,8 @@ impl Idempotency {
     pub(crate) fn from_settings(pool: PgPool, settings: Settings) -> Self {
         let statements = Statements::new(&settings.schema, settings.outbox_retention);
         let (running, _) = watch::channel(0);
-        Self { inner: Arc::new(Inner { pool, settings, statements, registry: Registry::default(), running }) }
+        let (registry, recent) = (Registry::default(), Recent::default());
+        Self { inner: Arc::new(Inner { pool, settings, statements, registry, recent, running }) }
     }
 
     /// Waits until no operation of this handle and its clones is in flight, at most for the
@@ -88,6 +91,10 @@ impl Idempotency {
 
     pub(crate) fn registry(&self) -> &Registry<StoredResponse> {
         &self.inner.registry
+    }
+
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.inner.recent
     }
 
     /// Counts an operation in until the guard is dropped.

@@ -20,6 +20,7 @@ mod key;
 pub mod openapi;
 mod operation;
 mod outbox;
+mod recent;
 mod registry;
 mod resend;
 #[cfg(feature = "axum")]

@@ -135,7 +135,7 @@ impl DerefMut for Tx {
 ///
 /// Without a subscriber of `tracing` nothing is silenced: a scoped one would switch off the events that `tracing` then hands
 /// to the `log` crate, for the whole process and for good.
-async fn unlogged<F: Future>(statement: F) -> F::Output {
+pub(crate) async fn unlogged<F: Future>(statement: F) -> F::Output {
     if get_default(Dispatch::is::<NoSubscriber>) {
         statement.await
     } else {

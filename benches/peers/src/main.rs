@@ -70,7 +70,7 @@ async fn fresh(systems: &[System], rounds: usize, slice: Duration) -> Result<Vec
     println!("fresh keys");
     let series: [_; SYSTEMS.len()] = alternate(rounds, &Progress::of("fresh"), async |place: usize| {
         let system = systems[place].clone();
-        throughput(&systems[place].router, slice, move || system.request("/orders", &unused())).await
+        Ok(throughput(&systems[place].router, slice, move || system.request("/orders", &unused())).await?.rate)
     })
     .await?;
     Ok(series.iter().map(idem_benches::measure::Series::median).collect())
@@ -96,7 +96,7 @@ async fn replay(systems: &[System], rounds: usize, slice: Duration) -> Result<Ve
     let series: [_; SYSTEMS.len()] = alternate(rounds, &Progress::of("replay"), async |place: usize| {
         let (system, keys) = (systems[place].clone(), keys.clone());
         let any = move || keys[uuid::Uuid::new_v4().as_u128() as usize % keys.len()].clone();
-        throughput(&systems[place].router, slice, move || system.request("/orders", &any())).await
+        Ok(throughput(&systems[place].router, slice, move || system.request("/orders", &any())).await?.rate)
     })
     .await?;
     Ok(series.iter().map(idem_benches::measure::Series::median).collect())

@@ -36,7 +36,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     run(&many.1.pool, "CHECKPOINT").await?;
     let series: [_; 2] = alternate(rounds, &progress, async |variant: usize| {
         let router = &[&few, &many][variant].1.router;
-        throughput(router, slice, || fresh("/annotated")).await
+        Ok(throughput(router, slice, || fresh("/annotated")).await?.rate)
     })
     .await?;
 

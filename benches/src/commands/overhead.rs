@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::Result;
 use crate::application::fresh;
 use crate::load::{CLIENTS, throughput};
-use crate::measure::alternate;
+use crate::measure::{Spent, alternate};
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::report::{Finding, Goal, Report, Table, number};
@@ -20,16 +20,19 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     progress.stage("starting Postgres");
     let stage = Stage::open(&[]).await?;
     let (_database, application) = stage.application().await?;
+    let mut spent = Spent::<3>::default();
     let series: [_; 3] = alternate(rounds, &progress, async |variant: usize| {
         let path = HANDLERS[variant].0;
-        throughput(&application.router, slice, move || fresh(path)).await
+        let requests = throughput(&application.router, slice, move || fresh(path));
+        spent.note(variant, &application.pool, requests).await
     })
     .await?;
 
     let [plain, annotated, usual] = &series;
-    let mut table = Table::new(["fresh keys", "requests/s", "of plain"]);
-    for ((_, name), series) in HANDLERS.iter().zip(&series) {
-        table.row([(*name).to_owned(), number(series.median()), number(series.against(plain).median)]);
+    let mut table = Table::new(["fresh keys", "requests/s", "of plain", "processor time each"]);
+    for (variant, ((_, name), series)) in HANDLERS.iter().zip(&series).enumerate() {
+        let ratio = number(series.against(plain).median);
+        table.row([(*name).to_owned(), number(series.median()), ratio, spent.median(variant)]);
     }
     let (vs_plain, vs_usual) = (annotated.against(plain), annotated.against(usual));
     Ok(Report {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::Result;
 use crate::application::{look, order};
 use crate::load::{CLIENTS, send, throughput};
-use crate::measure::alternate;
+use crate::measure::{Spent, alternate};
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::report::{Finding, Goal, Report, Table, number};
@@ -28,20 +28,22 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     // The application's scopes are its tenants' names; the runtime's encoding of them is not.
     run(&application.pool, &copy.replace("scope,", "'tenant-1',")).await?;
     run(&application.pool, "VACUUM ANALYZE").await?;
+    let mut spent = Spent::<2>::default();
     let [select, replay] = alternate(rounds, &progress, async |variant: usize| {
         let keys = keys.clone();
-        let any = move || keys[fastrand::usize(..keys.len())].clone();
-        match variant {
-            0 => throughput(&application.router, slice, move || look(&any())).await,
-            _ => throughput(&application.router, slice, move || order("/annotated", &any())).await,
-        }
+        let request = move || {
+            let key = &keys[fastrand::usize(..keys.len())];
+            if variant == 0 { look(key) } else { order("/annotated", key) }
+        };
+        let requests = throughput(&application.router, slice, request);
+        spent.note(variant, &application.pool, requests).await
     })
     .await?;
 
     let vs_select = replay.against(&select);
-    let mut table = Table::new(["requests", "requests/s", "of select"]);
-    table.row(["select one row by key".to_owned(), number(select.median()), number(1.0)]);
-    table.row(["replay".to_owned(), number(replay.median()), number(vs_select.median)]);
+    let mut table = Table::new(["requests", "requests/s", "of select", "processor time each"]);
+    table.row(["select one row by key".to_owned(), number(select.median()), number(1.0), spent.median(0)]);
+    table.row(["replay".to_owned(), number(replay.median()), number(vs_select.median), spent.median(1)]);
     Ok(Report {
         command: "replay",
         title: format!(

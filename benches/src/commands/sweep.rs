@@ -32,13 +32,13 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     let begin = Instant::now();
     let [alone, beside] = alternate(rounds, &progress, async |variant: usize| {
         if variant == 0 {
-            return throughput(&kept.router, slice, || fresh("/brief")).await;
+            return Ok(throughput(&kept.router, slice, || fresh("/brief")).await?.rate);
         }
         let sweeper = swept.idempotency.sweeper();
-        let rate = throughput(&swept.router, slice, || fresh("/brief")).await;
+        let throughput = throughput(&swept.router, slice, || fresh("/brief")).await;
         deleted += sweeper.stop().await;
         sizes.push(select(&swept.pool, "SELECT pg_total_relation_size('idem.idempotency_keys')").await? as f64);
-        rate
+        Ok(throughput?.rate)
     })
     .await?;
     let elapsed = begin.elapsed();

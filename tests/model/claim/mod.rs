@@ -6,6 +6,9 @@
 //! request may come in at any time at any process, whatever became of the ones before it: so retries, duplicates and
 //! requests that arrive long after their client has hung up are all there, and no answer has to be modelled as lost.
 //!
+//! A request whose key its process remembers as completed reads the row in one statement, without a transaction; in the
+//! model any process may remember any key.
+//!
 //! Left out: fingerprints (every request is the same one), waiting for a duplicate's end (it asks again, as a retry does).
 
 mod postgres;
@@ -101,6 +104,7 @@ struct State {
 enum Action {
     // The clients.
     Arrive { process: u8 },
+    Recall { process: u8 },
     // The processes.
     Enter { request: u8 },
     AnswerFromRegistry { request: u8 },
@@ -165,6 +169,10 @@ impl Model for Claim {
             // The processes are alike: the first request may as well come in at the first one.
             let processes = if state.requests.is_empty() { 1 } else { self.bound.processes };
             actions.extend((0..processes).map(|process| Action::Arrive { process }));
+            if state.row.is_some_and(|row| row.is_live(state)) {
+                let free = |process: &u8| state.registries[usize::from(*process)].is_none();
+                actions.extend((0..processes).filter(free).map(|process| Action::Recall { process }));
+            }
         }
         for (number, request) in (0..).zip(&state.requests) {
             if request.phase == (Phase::Asking { purpose: Purpose::Resolve }) {
@@ -187,6 +195,7 @@ impl Model for Claim {
         state.faults += u8::from(action.is_fault());
         match action {
             Action::Arrive { process } => self.arrive(&mut state, process),
+            Action::Recall { process } => state.recall(process),
             Action::Enter { request } => self.enter(&mut state, request),
             Action::AnswerFromRegistry { request } => state.requests[usize::from(request)].end(Answer::InFlight),
             Action::PassOverdueEntry { request } => self.ask(&mut state, request, Purpose::Enter),
@@ -364,6 +373,12 @@ impl State {
             }
         }
         self.registries[usize::from(process)] = None;
+    }
+
+    /// A request finds the outcome without a claim.
+    fn recall(&mut self, process: u8) {
+        let outcome = self.row.expect("only what is there is recalled").outcome;
+        self.requests.push(Request { process, phase: Phase::Ended(Answer::Final { outcome, found: false }) });
     }
 
     fn add_process(&mut self) -> u8 {
