@@ -28,7 +28,9 @@ async fn a_store_with_two_commits_and_no_fence_is_caught() {
     assert!(caught(Strike::CutBefore, "UPDATE claims", twice), "{report}");
     assert!(caught(Strike::BackendKilled, "UPDATE claims", twice), "{report}");
     assert!(caught(Strike::Stalled, "INSERT INTO orders", twice), "{report}");
-    assert!(caught(Strike::Stalled, "UPDATE claims", "differs"), "{report}");
+    // Which promise breaks there depends on who comes first when the stall is over.
+    let stalled_update = |what| caught(Strike::Stalled, "UPDATE claims", what);
+    assert!(stalled_update("differs") || stalled_update(twice), "{report}");
     assert!(!caught(Strike::CutBefore, "INSERT INTO claims", twice), "{report}");
     assert!(report.trials().iter().filter(|trial| !trial.violations().is_empty()).count() > 20, "{report}");
     let table = report.to_string();
