@@ -192,10 +192,7 @@ impl Claim {
     }
 
     fn look_up(&self) -> Query<'_, Postgres, PgArguments> {
-        sqlx::query(self.idempotency.statements().look_up.clone())
-            .bind(&*self.id.scope)
-            .bind(&*self.id.key)
-            .persistent(self.idempotency.settings().prepared_statements)
+        self.idempotency.query(&self.idempotency.statements().look_up).bind(&*self.id.scope).bind(&*self.id.key)
     }
 
     /// A pooled connection may have died unnoticed. Nothing has run yet, so a second one is tried.

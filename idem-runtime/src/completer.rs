@@ -115,9 +115,7 @@ impl Recovery {
     async fn reserve(&self) -> Result<Vec<Due>, Error> {
         let idempotency = &self.idempotency;
         let mut connection = idempotency.connection().await?;
-        let reserve = sqlx::query(idempotency.statements().reserve_abandoned.clone())
-            .bind(BATCH)
-            .persistent(idempotency.settings().prepared_statements);
+        let reserve = idempotency.query(&idempotency.statements().reserve_abandoned).bind(BATCH);
         let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
         let due = rows.iter().map(|row| {
             Ok(Due {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgPool, Postgres, SqlStr};
 use tokio::sync::watch;
 
 use crate::builder::{Builder, Settings};
@@ -101,6 +103,11 @@ impl Idempotency {
     pub(crate) fn count_in(&self) -> Running {
         self.inner.running.send_modify(|count| *count += 1);
         Running(self.clone())
+    }
+
+    /// A statement of ours with binds to come, prepared or not as the settings say.
+    pub(crate) fn query<'q>(&self, statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(statement.clone()).persistent(self.settings().prepared_statements)
     }
 
     pub(crate) fn retry_after(&self) -> Duration {

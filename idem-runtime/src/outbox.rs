@@ -60,12 +60,12 @@ impl<'a> Outbox<'a> {
     pub async fn send(self, topic: &str, dedupe_key: &str, payload: &(impl Serialize + ?Sized)) -> Result<bool, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Json)?;
         let idempotency = self.tx.idempotency().clone();
-        let send = sqlx::query(idempotency.statements().send.clone())
+        let send = idempotency
+            .query(&idempotency.statements().send)
             .bind(topic)
             .bind(dedupe_key)
             .bind(self.group)
-            .bind(payload)
-            .persistent(idempotency.settings().prepared_statements);
+            .bind(payload);
         let sent = send.execute(&mut *self.tx).await.map_err(|error| {
             if is_conflict(&error) { idempotency.unavailable(error) } else { Error::Database(error) }
         })?;
@@ -191,9 +191,7 @@ impl Idempotency {
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn dead_letters(&self, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let mut connection = self.connection().await?;
-        let dead = sqlx::query(self.statements().dead_letters.clone())
-            .bind(i64::from(limit))
-            .persistent(self.settings().prepared_statements);
+        let dead = self.query(&self.statements().dead_letters).bind(i64::from(limit));
         let rows = dead.fetch_all(&mut *connection).await.map_err(|error| self.refused(error))?;
         let letters =
             rows.iter().map(|row| Ok(DeadLetter { message: Message::read(row)?, failure: row.try_get("failure")? }));
@@ -218,7 +216,7 @@ impl Idempotency {
 
     async fn touch_message(&self, statement: sqlx::SqlStr, id: i64) -> Result<bool, Error> {
         let mut connection = self.connection().await?;
-        let touch = sqlx::query(statement).bind(id).persistent(self.settings().prepared_statements);
+        let touch = self.query(&statement).bind(id);
         let touched = touch.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
         Ok(touched.rows_affected() == 1)
     }
@@ -261,10 +259,8 @@ where
         let (idempotency, settings) = (&self.idempotency, self.idempotency.settings());
         let hold = settings.delivery_timeout + Duration::from_secs(1);
         let mut connection = idempotency.connection().await?;
-        let reserve = sqlx::query(idempotency.statements().reserve_messages.clone())
-            .bind(BATCH)
-            .bind(hold.as_secs_f64())
-            .persistent(settings.prepared_statements);
+        let reserve =
+            idempotency.query(&idempotency.statements().reserve_messages).bind(BATCH).bind(hold.as_secs_f64());
         let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
         let mut messages: Vec<Message> =
             rows.iter().map(Message::read).collect::<sqlx::Result<_>>().map_err(Error::Database)?;
@@ -297,14 +293,13 @@ where
         let statements = idempotency.statements();
         let last = attempt >= i32::try_from(settings.delivery_attempts).unwrap_or(i32::MAX);
         let settle = match failure {
-            None => sqlx::query(statements.delivered.clone()).bind(id).bind(attempt),
+            None => idempotency.query(&statements.delivered).bind(id).bind(attempt),
             Some(failure) => {
                 tracing::warn!(attempt, failure, last, "a message could not be delivered");
-                sqlx::query(statements.not_delivered.clone()).bind(id).bind(attempt).bind(last.then_some(failure))
+                idempotency.query(&statements.not_delivered).bind(id).bind(attempt).bind(last.then_some(failure))
             }
         };
         let mut connection = idempotency.connection().await?;
-        let settle = settle.persistent(settings.prepared_statements);
         settle.execute(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
         Ok(())
     }

@@ -89,11 +89,11 @@ impl Idempotency {
         let key = IdempotencyKey::new(key)?;
         let id = OperationId { scope: scope.into(), key: key.as_str().into() };
         let mut connection = self.connection().await?;
-        let status = sqlx::query(self.statements().status.clone())
+        let status = self
+            .query(&self.statements().status)
             .bind(&*id.scope)
             .bind(&*id.key)
-            .bind(self.statements().lock_number(&id))
-            .persistent(self.settings().prepared_statements);
+            .bind(self.statements().lock_number(&id));
         let row = status.fetch_one(&mut *connection).await.map_err(|error| self.refused(error))?;
         read_status(&row).map_err(Error::Database)
     }
@@ -104,9 +104,7 @@ impl Idempotency {
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn failed_operations(&self, limit: u32) -> Result<Vec<FailedOperation>, Error> {
         let mut connection = self.connection().await?;
-        let failed = sqlx::query(self.statements().failed.clone())
-            .bind(i64::from(limit))
-            .persistent(self.settings().prepared_statements);
+        let failed = self.query(&self.statements().failed).bind(i64::from(limit));
         let rows = failed.fetch_all(&mut *connection).await.map_err(|error| self.refused(error))?;
         rows.iter().map(read_failed).collect::<sqlx::Result<_>>().map_err(Error::Database)
     }
@@ -130,10 +128,7 @@ impl Idempotency {
 
     async fn touch_failed(&self, statement: sqlx::SqlStr, operation: &FailedOperation) -> Result<bool, Error> {
         let mut connection = self.connection().await?;
-        let touch = sqlx::query(statement)
-            .bind(&operation.scope)
-            .bind(&operation.key)
-            .persistent(self.settings().prepared_statements);
+        let touch = self.query(&statement).bind(&operation.scope).bind(&operation.key);
         let touched = touch.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
         Ok(touched.rows_affected() == 1)
     }
@@ -142,11 +137,7 @@ impl Idempotency {
     #[cfg(feature = "axum")]
     pub(crate) async fn fail_operation(&self, scope: &str, key: &str, failure: &str) -> Result<(), Error> {
         let mut connection = self.connection().await?;
-        let fail = sqlx::query(self.statements().fail.clone())
-            .bind(scope)
-            .bind(key)
-            .bind(failure)
-            .persistent(self.settings().prepared_statements);
+        let fail = self.query(&self.statements().fail).bind(scope).bind(key).bind(failure);
         let failed = fail.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
         if failed.rows_affected() == 1 {
             tracing::error!(failure, "an operation could not be completed and needs a person");

@@ -43,9 +43,7 @@ impl Idempotency {
     async fn sweep_batch(&self, statement: &SqlStr) -> Result<u64, Error> {
         let settings = self.settings();
         let mut connection = self.connection().await?;
-        let batch = sqlx::query(statement.clone())
-            .bind(i64::from(settings.sweep_batch))
-            .persistent(settings.prepared_statements);
+        let batch = self.query(statement).bind(i64::from(settings.sweep_batch));
         let swept = batch.execute(&mut *connection).await.map_err(|error| self.refused(error))?.rows_affected();
         #[cfg(feature = "metrics")]
         metrics::counter!("idem_swept_total").increment(swept);

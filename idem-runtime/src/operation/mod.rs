@@ -244,12 +244,17 @@ impl Operation {
         }
     }
 
-    async fn commit(&mut self, mut tx: Tx, line: &[u8]) -> Result<(), Error> {
+    async fn commit(&mut self, tx: Tx, line: &[u8]) -> Result<(), Error> {
         if !tx.is_outermost() {
             tx.rollback().await;
             return Err(Error::Escaped);
         }
         let statement = self.commit_statement(&tx, line);
+        self.commit_with(tx, statement).await
+    }
+
+    /// From this commit on the claim is a row, and its lease is kept.
+    async fn commit_with(&mut self, mut tx: Tx, statement: SqlStr) -> Result<(), Error> {
         match tx.send(statement).await {
             Ok(()) => {
                 tx.finish();
@@ -277,21 +282,14 @@ impl Operation {
     }
 
     /// After the first transaction failed the claim itself is still to be made durable.
-    async fn roll_back(&mut self, mut tx: Tx) -> Result<(), Error> {
+    async fn roll_back(&mut self, tx: Tx) -> Result<(), Error> {
         if matches!(self.hold, Hold::Leased(_)) {
             tx.rollback().await;
             return Ok(());
         }
         let statement =
             self.claim.idempotency.statements().roll_back_and_begin_steps(&self.steps(b""), &self.new_attempt(&tx));
-        match tx.send(statement).await {
-            Ok(()) => {
-                tx.finish();
-                self.lease();
-                Ok(())
-            }
-            Err(error) => Err(self.not_committed(tx, error).await),
-        }
+        self.commit_with(tx, statement).await
     }
 
     /// A call to another system may follow: the claim must outlive this process.
@@ -328,13 +326,13 @@ impl Operation {
     async fn try_record(&mut self, line: &[u8]) -> Result<(), Error> {
         let idempotency = self.claim.idempotency.clone();
         let mut connection = idempotency.connection().await?;
-        let record = sqlx::query(idempotency.statements().record.clone())
+        let record = idempotency
+            .query(&idempotency.statements().record)
             .bind(&*self.claim.id.scope)
             .bind(&*self.claim.id.key)
             .bind(self.token)
             .bind(self.claim.lease.as_secs_f64())
-            .bind(line)
-            .persistent(idempotency.settings().prepared_statements);
+            .bind(line);
         match record.execute(&mut *connection).await {
             Ok(recorded) if recorded.rows_affected() == 1 => Ok(()),
             Ok(_) => Err(self.fail(Broken::Lost)),
@@ -360,15 +358,15 @@ impl Operation {
     async fn try_complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
         let mut connection = idempotency.connection().await?;
-        let complete = sqlx::query(idempotency.statements().complete_steps.clone())
+        let complete = idempotency
+            .query(&idempotency.statements().complete_steps)
             .bind(&*self.claim.id.scope)
             .bind(&*self.claim.id.key)
             .bind(self.token)
             .bind(self.claim.ttl.as_secs_f64())
             .bind(stored.status.cast_signed())
             .bind(&stored.headers)
-            .bind(&*stored.body)
-            .persistent(idempotency.settings().prepared_statements);
+            .bind(&*stored.body);
         let completed = complete.execute(&mut *connection).await.map_err(|error| self.claim.refused(error))?;
         Ok(completed.rows_affected() == 1)
     }
@@ -380,11 +378,11 @@ impl Operation {
             // The lease runs out by itself.
             return Ok(());
         };
-        let give_back = sqlx::query(idempotency.statements().give_back.clone())
+        let give_back = idempotency
+            .query(&idempotency.statements().give_back)
             .bind(&*self.claim.id.scope)
             .bind(&*self.claim.id.key)
-            .bind(self.token)
-            .persistent(idempotency.settings().prepared_statements);
+            .bind(self.token);
         give_back.execute(&mut *connection).await.map(drop)
     }
 }
