@@ -54,7 +54,8 @@ pub(crate) fn end_with(example: &str, signal: &str, arguments: &[&str], before: 
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert!(gone(), "something is left of {address} and {}", directory.display());
+    assert!(TcpStream::connect(&address).is_err(), "{address} still serves");
+    assert!(!directory.exists(), "{} is left", directory.display());
     status.code()
 }
 
