@@ -1,4 +1,6 @@
-//! The handlers that are compared: one order written, four ways.
+//! The handlers that are compared: one order written, four ways, and a purchase in several parts, two ways.
+
+mod purchase;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,20 +90,26 @@ struct NewOrder {
     quantity: i32,
 }
 
-#[derive(Debug, Serialize, sqlx::FromRow)]
+#[derive(Debug, Serialize, Deserialize, sqlx::FromRow)]
 struct Order {
     id: i64,
     product: i64,
     quantity: i32,
 }
 
-/// Whatever the database says is the server's fault here.
+/// Whatever goes wrong is the server's fault here.
 #[derive(Debug)]
-struct Failure(sqlx::Error);
+struct Failure(Box<dyn std::error::Error + Send + Sync>);
 
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
-        Self(error)
+        Self(error.into())
+    }
+}
+
+impl From<idem_runtime::Error> for Failure {
+    fn from(error: idem_runtime::Error) -> Self {
+        Self(error.into())
     }
 }
 
@@ -171,7 +179,7 @@ async fn usual(
     }
     let mut transaction = pool.begin().await?;
     let order = insert(&mut transaction, &tenant.id, &new).await?;
-    let stored = serde_json::to_vec(&order).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let stored = serde_json::to_vec(&order).map_err(|error| Failure(error.into()))?;
     let complete = "UPDATE usual_keys SET state = 'completed', status = 201, body = $3, \
                     expires_at = now() + interval '24 hours' WHERE scope = $1 AND key = $2";
     sqlx::query(complete).bind(&tenant.id).bind(key).bind(&stored).execute(&mut *transaction).await?;
@@ -209,6 +217,9 @@ pub async fn create_tables(pool: &PgPool) -> Result<()> {
             quantity integer NOT NULL,
             PRIMARY KEY (tenant, key)
         );
+        CREATE TABLE charges (order_id bigint PRIMARY KEY, charge text NOT NULL);
+        CREATE TABLE payments (order_id bigint PRIMARY KEY, charge text NOT NULL);
+        CREATE TABLE shipments (order_id bigint PRIMARY KEY);
         CREATE TABLE usual_keys (
             scope text NOT NULL,
             key text NOT NULL,
@@ -245,6 +256,7 @@ impl Application {
             .route("/slow", post(slow))
             .route("/usual", post(usual))
             .route("/select/{key}", get(select))
+            .merge(purchase::routes())
             .with_state(state);
         Self { router, pool, idempotency, executions }
     }

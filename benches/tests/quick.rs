@@ -46,6 +46,13 @@ fn latency() {
 }
 
 #[test]
+fn an_operation_costs_at_most_one_commit_beyond_its_parts() {
+    let steps = bench(&["steps"]);
+    assert_measured(&steps, &["vs_parts", "commits", "extra_commits", "round_trips", "extra_round_trips"]);
+    assert_eq!((&steps["commits"].as_f64(), &steps["extra_commits"]), (&Some(5.0), &1.into()), "{steps:?}");
+}
+
+#[test]
 fn replay() {
     assert_measured(&bench(&["replay"]), &["vs_select"]);
 }

@@ -135,9 +135,6 @@ impl Claim {
     /// Asks the database, and asks again until `deadline` while another process runs the operation. Between two looks it
     /// holds no connection.
     pub(crate) async fn stand<U: Unit>(&self, deadline: Option<Instant>) -> Result<Standing<U>, Error> {
-        if let Some(stored) = self.recall().await? {
-            return Ok(Standing::Completed(stored));
-        }
         let mut pause = FIRST_PAUSE;
         loop {
             let standing = self.look().await?;
@@ -153,13 +150,13 @@ impl Claim {
         }
     }
 
-    /// Reads the outcome of an operation that was lately seen completed, in one round trip. It decides nothing else:
+    /// Reads the outcome of an operation that was lately seen completed, with one statement. It decides nothing else:
     /// whatever else it finds, and whatever goes wrong, is left to the claim.
-    async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
+    pub(crate) async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
         if !self.idempotency.recent().holds(self.lock_number()) {
             return Ok(None);
         }
-        let mut connection = self.idempotency.connection_unchecked().await?;
+        let mut connection = self.idempotency.connection_at_hand().await?;
         let Ok(row) = unlogged((&mut *connection).fetch_one(self.look_up())).await else { return Ok(None) };
         match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
             Seen::Completed(stored) => Ok(Some(stored)),
@@ -199,7 +196,7 @@ impl Claim {
     async fn begin(&self) -> Result<Tx, Error> {
         let statements = self.idempotency.statements();
         let statement = statements.begin_claim(self.lock_number(), self.isolation, self.lease);
-        let connection = self.idempotency.connection_unchecked().await?;
+        let connection = self.idempotency.connection_to_claim_on().await?;
         match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone()).await {
             Err(error) if is_lost(&error) => {
                 let connection = self.idempotency.connection().await?;
@@ -226,11 +223,16 @@ impl Idempotency {
         }
     }
 
-    /// An idle connection of the pool, if there is one, without asking first whether it lives: for those whose own first
-    /// statement tells, and can be sent again. It saves a round trip.
-    pub(crate) async fn connection_unchecked(&self) -> Result<PoolConnection<Postgres>, Error> {
-        let idle = if self.settings().pool_checks { None } else { self.pool().try_acquire() };
-        match idle {
+    /// A connection for a claim. If the pool's checks are not wanted it may have died unnoticed: the claim's first statement
+    /// tells.
+    async fn connection_to_claim_on(&self) -> Result<PoolConnection<Postgres>, Error> {
+        if self.settings().pool_checks { self.connection().await } else { self.connection_at_hand().await }
+    }
+
+    /// An idle connection of the pool, if there is one, without its checks: for whoever can do without an answer. It saves a
+    /// round trip. The application's code must not run on it, since a hook of the pool may prepare connections for that.
+    async fn connection_at_hand(&self) -> Result<PoolConnection<Postgres>, Error> {
+        match self.pool().try_acquire() {
             Some(connection) => Ok(connection),
             None => self.connection().await,
         }

@@ -24,6 +24,9 @@ use crate::transaction::{Tx, is_conflict};
 /// The future of a handler over its transaction or its operation.
 pub(crate) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
+/// A handler with its other arguments bound.
+pub(crate) type Handler<U> = Box<dyn for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send>;
+
 /// What the client gets, and what to call it.
 pub(crate) struct Answer {
     pub(crate) response: Response,
@@ -38,14 +41,13 @@ pub(crate) struct Execution {
 
 impl Execution {
     /// Meets the operations in flight in this process first: their duplicates are answered without the database.
-    pub(crate) async fn enter<U, F>(self, handler: F) -> Result<Answer, Error>
-    where
-        U: Unit + 'static,
-        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send + 'static,
-    {
+    pub(crate) async fn enter<U: Unit + 'static>(self, handler: Handler<U>) -> Result<Answer, Error> {
         let deadline = self.claim.wait.map(|limit| Instant::now() + limit);
         match self.claim.enter(deadline).await? {
             Entered::Ours(ticket) => {
+                if let Some(stored) = self.claim.recall().await? {
+                    return self.replay_and_end(stored, ticket);
+                }
                 let idempotency = self.claim.idempotency.clone();
                 survive_hang_up(&idempotency, self.run(ticket, deadline, handler)).await
             }
@@ -53,16 +55,12 @@ impl Execution {
         }
     }
 
-    async fn run<U, F>(
+    async fn run<U: Unit>(
         self,
         ticket: Option<Ticket<StoredResponse>>,
         deadline: Option<Instant>,
-        handler: F,
-    ) -> Result<Answer, Error>
-    where
-        U: Unit,
-        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send,
-    {
+        handler: Handler<U>,
+    ) -> Result<Answer, Error> {
         match self.claim.stand(deadline).await? {
             Standing::InFlight => {
                 // It runs in another process: the duplicates here need not ask one by one.
@@ -70,27 +68,17 @@ impl Execution {
                 Err(self.claim.idempotency.in_flight())
             }
             Standing::Claimed(unit) => self.execute(unit, ticket, handler).await,
-            Standing::Completed(stored) => {
-                let answer = self.replay(&stored);
-                if let Some(ticket) = ticket {
-                    ticket.end(stored);
-                }
-                answer
-            }
+            Standing::Completed(stored) => self.replay_and_end(stored, ticket),
         }
     }
 
     /// The ticket goes last, after the database has let the key go.
-    async fn execute<U, F>(
+    async fn execute<U: Unit>(
         &self,
         mut unit: U,
         ticket: Option<Ticket<StoredResponse>>,
-        handler: F,
-    ) -> Result<Answer, Error>
-    where
-        U: Unit,
-        F: for<'a> FnOnce(&'a mut U) -> HandlerFuture<'a> + Send,
-    {
+        handler: Handler<U>,
+    ) -> Result<Answer, Error> {
         let ticket = ticket.inspect(Ticket::run);
         let (response, verdict) = match AssertUnwindSafe(self.judge(handler(&mut unit))).catch_unwind().await {
             Ok(Ok(judged)) => judged,
@@ -125,6 +113,14 @@ impl Execution {
         Ok((response, if succeeded { Verdict::Commit(stored) } else { Verdict::Refuse(stored) }))
     }
 
+    fn replay_and_end(&self, stored: StoredResponse, ticket: Option<Ticket<StoredResponse>>) -> Result<Answer, Error> {
+        let answer = self.replay(&stored);
+        if let Some(ticket) = ticket {
+            ticket.end(stored);
+        }
+        answer
+    }
+
     fn replay(&self, stored: &StoredResponse) -> Result<Answer, Error> {
         let response = stored.replay(&self.claim.idempotency.settings().replay_header);
         let unreadable =
@@ -153,28 +149,22 @@ async fn survive_hang_up(
 }
 
 /// Without a key each request is an operation of its own, in a plain transaction.
-pub(crate) async fn unkeyed<F>(
+pub(crate) async fn unkeyed(
     idempotency: Idempotency,
     isolation: Option<Isolation>,
     lease: Duration,
-    handler: F,
-) -> Result<Answer, Error>
-where
-    F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
-{
+    handler: Handler<Tx>,
+) -> Result<Answer, Error> {
     let handle = idempotency.clone();
     survive_hang_up(&handle, run_unkeyed(idempotency, isolation, lease, handler)).await
 }
 
-async fn run_unkeyed<F>(
+async fn run_unkeyed(
     idempotency: Idempotency,
     isolation: Option<Isolation>,
     lease: Duration,
-    handler: F,
-) -> Result<Answer, Error>
-where
-    F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send,
-{
+    handler: Handler<Tx>,
+) -> Result<Answer, Error> {
     let connection = idempotency.connection().await?;
     let begun =
         Tx::begin(&idempotency, connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease))

@@ -94,6 +94,9 @@ impl Claim {
             Entered::Ours(ticket) => ticket,
             Entered::Stored(stored) => return Ok((recorded(&stored)?, Outcome::Replayed)),
         };
+        if let Some(stored) = self.recall().await? {
+            return Ok((recorded(&stored)?, Outcome::Replayed));
+        }
         let mut unit = match self.stand::<U>(deadline).await? {
             Standing::Claimed(unit) => unit,
             Standing::InFlight => return Err(self.idempotency.in_flight().into()),

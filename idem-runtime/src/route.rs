@@ -4,13 +4,14 @@ use std::convert::Infallible;
 
 use axum::extract::{FromRef, FromRequestParts, OriginalUri};
 use axum::response::Response;
+use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use http::request::Parts;
 use tracing::Instrument;
 
 use crate::call::{Call, Request};
 use crate::error::Error;
-use crate::execution::{self, Answer, Execution, HandlerFuture};
+use crate::execution::{self, Answer, Execution, Handler, HandlerFuture};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
 use crate::operation::Operation;
@@ -48,10 +49,24 @@ fn parse_key(first: Option<&HeaderValue>, second: Option<&HeaderValue>) -> Resul
 
 impl Request {
     /// Runs the handler in one transaction with the claim, or answers for it.
-    pub async fn transaction<F>(self, handler: F) -> Response
+    ///
+    /// Boxes, here and in [`operation`](Self::operation): what runs a handler is compiled once, and not for each handler.
+    pub fn transaction<F>(self, handler: F) -> BoxFuture<'static, Response>
     where
         F: for<'a> FnOnce(&'a mut Tx) -> HandlerFuture<'a> + Send + 'static,
     {
+        Box::pin(self.run_transaction(Box::new(handler)))
+    }
+
+    /// Runs the handler over its steps, or answers for it.
+    pub fn operation<F>(self, handler: F) -> BoxFuture<'static, Response>
+    where
+        F: for<'a> FnOnce(&'a mut Operation) -> HandlerFuture<'a> + Send + 'static,
+    {
+        Box::pin(self.run_operation(Box::new(handler)))
+    }
+
+    async fn run_transaction(self, handler: Handler<Tx>) -> Response {
         self.answer(async |request: Self| {
             if request.is_unkeyed() {
                 return execution::unkeyed(request.call.idempotency, request.isolation, request.lease, handler).await;
@@ -62,11 +77,7 @@ impl Request {
         .await
     }
 
-    /// Runs the handler over its steps, or answers for it.
-    pub async fn operation<F>(mut self, handler: F) -> Response
-    where
-        F: for<'a> FnOnce(&'a mut Operation) -> HandlerFuture<'a> + Send + 'static,
-    {
+    async fn run_operation(mut self, handler: Handler<Operation>) -> Response {
         if self.is_unkeyed() {
             // Steps need a key to be recorded under; nobody else will ever send this one.
             self.call.key = Ok(Some(IdempotencyKey::random()));

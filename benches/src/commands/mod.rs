@@ -1,11 +1,13 @@
 //! What can be measured.
 
 mod cost;
+mod counted;
 mod growth;
 mod latency;
 mod overhead;
 pub mod peers;
 mod replay;
+mod steps;
 mod storm;
 mod sweep;
 
@@ -22,6 +24,8 @@ pub enum Command {
     Cost,
     /// A millisecond for each round trip.
     Latency,
+    /// An operation of several commits against its parts by hand.
+    Steps,
     /// Replays against a handler that selects one row.
     Replay,
     /// A thousand duplicates at once.
@@ -38,8 +42,17 @@ pub enum Command {
 
 impl Command {
     /// Every measurement, in the order in which [`All`](Self::All) runs them.
-    pub const EACH: [Self; 8] =
-        [Self::Overhead, Self::Cost, Self::Latency, Self::Replay, Self::Storm, Self::Growth, Self::Sweep, Self::Peers];
+    pub const EACH: [Self; 9] = [
+        Self::Overhead,
+        Self::Cost,
+        Self::Latency,
+        Self::Steps,
+        Self::Replay,
+        Self::Storm,
+        Self::Growth,
+        Self::Sweep,
+        Self::Peers,
+    ];
 
     /// The name on the command line.
     #[must_use]
@@ -48,6 +61,7 @@ impl Command {
             Self::Overhead => "overhead",
             Self::Cost => "cost",
             Self::Latency => "latency",
+            Self::Steps => "steps",
             Self::Replay => "replay",
             Self::Storm => "storm",
             Self::Growth => "growth",
@@ -71,6 +85,7 @@ impl Command {
             Self::Overhead => overhead::measure(options).await,
             Self::Cost => cost::measure(options).await,
             Self::Latency => latency::measure(options).await,
+            Self::Steps => steps::measure(options).await,
             Self::Replay => replay::measure(options).await,
             Self::Storm => storm::measure(options).await,
             Self::Growth => growth::measure(options).await,
