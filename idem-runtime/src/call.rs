@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method};
 
 use crate::claim::Claim;
 use crate::error::Error;
-use crate::fingerprint::{Digest, Fingerprint, fingerprint_of_request, sha256};
+use crate::fingerprint::{Digest, Fingerprint, fingerprint, fingerprint_of_request};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
 use crate::registry::OperationId;
@@ -44,9 +44,6 @@ impl Call {
     /// Names the handler and how long its outcomes are replayed.
     #[must_use]
     pub fn handler(self, name: &'static str, ttl: Duration) -> Request {
-        // A function has no request. Its name alone is its fingerprint: another function with the same scope and key must not
-        // be answered with its result.
-        let function = name.rsplit("::").next().unwrap_or(name);
         Request {
             lease: self.idempotency.settings().lease,
             call: self,
@@ -54,7 +51,7 @@ impl Call {
             ttl,
             scope: EncodedScope::global(),
             optional: false,
-            fingerprint: sha256(&[b"function", function.as_bytes()]),
+            fingerprint: None,
             body: Bytes::new(),
             replay_failures: false,
             isolation: None,
@@ -71,7 +68,7 @@ pub struct Request {
     ttl: Duration,
     scope: EncodedScope,
     optional: bool,
-    fingerprint: Fingerprint,
+    fingerprint: Option<Fingerprint>,
     body: Bytes,
     pub(crate) replay_failures: bool,
     pub(crate) lease: Duration,
@@ -90,15 +87,16 @@ impl Request {
     /// The whole request counts.
     #[must_use]
     pub fn request(mut self, digest: Digest) -> Self {
-        self.fingerprint = fingerprint_of_request(self.call.method.as_str(), &self.call.path_and_query, &digest);
+        let method = self.call.method.as_str();
+        self.fingerprint = Some(fingerprint_of_request(method, &self.call.path_and_query, &digest));
         self.body = digest.body;
         self
     }
 
     /// `fingerprint = …`
     #[must_use]
-    pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
-        self.fingerprint = fingerprint;
+    pub fn fingerprint(mut self, hash: [u8; 32]) -> Self {
+        self.fingerprint = Some(fingerprint(&[b"value", &hash]));
         self
     }
 
@@ -161,11 +159,13 @@ impl Request {
         let key = key?.ok_or_else(|| Error::MissingKey { header: idempotency.settings().header.clone() })?;
         let request =
             if resendable { resend::encode(&method, &path_and_query, &headers, &self.body) } else { Bytes::new() };
+        let id = OperationId { scope: scope.into(), key: key.as_str().into() };
         Ok(Claim {
             handler: self.handler,
-            id: OperationId { scope: scope.into(), key: key.as_str().into() },
+            lock: idempotency.statements().lock_number(&id),
+            id,
             key,
-            fingerprint: self.fingerprint,
+            fingerprint: self.fingerprint.unwrap_or_else(|| fingerprint_of_function(self.handler)),
             ttl: self.ttl,
             lease: self.lease,
             isolation: self.isolation,
@@ -174,4 +174,10 @@ impl Request {
             idempotency,
         })
     }
+}
+
+/// A function has no request. Its name alone is its fingerprint: another function with the same scope and key must not be
+/// answered with its result.
+fn fingerprint_of_function(name: &str) -> Fingerprint {
+    fingerprint(&[b"function", name.rsplit("::").next().unwrap_or(name).as_bytes()])
 }

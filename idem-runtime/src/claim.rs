@@ -13,7 +13,7 @@ use bytes::Bytes;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{Executor, Postgres, Row};
+use sqlx::{Executor, Postgres, Row, SqlStr};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::completion::{Ended, Verdict};
@@ -32,6 +32,8 @@ pub(crate) struct Claim {
     pub(crate) idempotency: Idempotency,
     pub(crate) handler: &'static str,
     pub(crate) id: OperationId,
+    /// The number of the key's advisory lock.
+    pub(crate) lock: i64,
     pub(crate) key: IdempotencyKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) ttl: Duration,
@@ -151,23 +153,25 @@ impl Claim {
     }
 
     /// Reads the outcome of an operation that was lately seen completed, with one statement. It decides nothing else:
-    /// whatever else it finds, and whatever goes wrong, is left to the claim.
+    /// whatever else there is, and whatever goes wrong, is left to the claim.
     pub(crate) async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
-        if !self.idempotency.recent().holds(self.lock_number()) {
+        if !self.idempotency.recent().holds(self.lock) {
             return Ok(None);
         }
         let mut connection = self.idempotency.connection_at_hand().await?;
-        let Ok(row) = unlogged((&mut *connection).fetch_one(self.look_up())).await else { return Ok(None) };
-        match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
-            Seen::Completed(stored) => Ok(Some(stored)),
-            Seen::Mismatch => Err(Error::Mismatch),
-            Seen::Free(_) | Seen::InFlight => Ok(None),
+        let recall = self.about_key(&self.idempotency.statements().recall);
+        let Ok(Some(row)) = unlogged((&mut *connection).fetch_optional(recall)).await else { return Ok(None) };
+        let fingerprint: Vec<u8> = row.try_get("fingerprint").map_err(Error::Database)?;
+        if fingerprint != self.fingerprint {
+            return Err(Error::Mismatch);
         }
+        stored_response(&row).map_err(Error::Database)
     }
 
     async fn look<U: Unit>(&self) -> Result<Standing<U>, Error> {
         let mut tx = self.begin().await?;
-        let row = (&mut *tx).fetch_one(self.look_up()).await.map_err(|error| self.refused(error))?;
+        let look_up = self.about_key(&self.idempotency.statements().look_up);
+        let row = (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?;
         let standing = match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
             Seen::Free(free) => {
                 let claimed = U::claim(tx, free, self).await?;
@@ -175,7 +179,7 @@ impl Claim {
             }
             Seen::InFlight => Ok(Standing::InFlight),
             Seen::Completed(stored) => {
-                self.idempotency.recent().note(self.lock_number());
+                self.idempotency.recent().note(self.lock);
                 Ok(Standing::Completed(stored))
             }
             Seen::Mismatch => Err(Error::Mismatch),
@@ -184,18 +188,14 @@ impl Claim {
         standing
     }
 
-    pub(crate) fn lock_number(&self) -> i64 {
-        self.idempotency.statements().lock_number(&self.id)
-    }
-
-    fn look_up(&self) -> Query<'_, Postgres, PgArguments> {
-        self.idempotency.query(&self.idempotency.statements().look_up).bind(&*self.id.scope).bind(&*self.id.key)
+    fn about_key<'a>(&'a self, statement: &SqlStr) -> Query<'a, Postgres, PgArguments> {
+        self.idempotency.query(statement).bind(&*self.id.scope).bind(&*self.id.key)
     }
 
     /// A pooled connection may have died unnoticed. Nothing has run yet, so a second one is tried.
     async fn begin(&self) -> Result<Tx, Error> {
         let statements = self.idempotency.statements();
-        let statement = statements.begin_claim(self.lock_number(), self.isolation, self.lease);
+        let statement = statements.begin_claim(self.lock, self.isolation, self.lease);
         let connection = self.idempotency.connection_to_claim_on().await?;
         match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone()).await {
             Err(error) if is_lost(&error) => {
@@ -217,7 +217,8 @@ impl Claim {
 impl Idempotency {
     /// A connection of the pool, within the time a request may wait for one.
     pub(crate) async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
-        match timeout(self.settings().connection_timeout, self.pool().acquire()).await {
+        // Boxed: connecting makes it a future of kilobytes, which every request would carry along.
+        match timeout(self.settings().connection_timeout, Box::pin(self.pool().acquire())).await {
             Ok(acquired) => acquired.map_err(|error| self.unavailable(error)),
             Err(_) => Err(self.unavailable(sqlx::Error::PoolTimedOut)),
         }
@@ -278,16 +279,17 @@ enum Seen {
     Completed(StoredResponse),
 }
 
+/// The outcome in a row; `None` where there is none yet.
+fn stored_response(row: &PgRow) -> sqlx::Result<Option<StoredResponse>> {
+    let status: Option<i16> = row.try_get("status")?;
+    let Some(status) = status.and_then(|status| u16::try_from(status).ok()) else { return Ok(None) };
+    let body = Bytes::from(row.try_get::<Vec<u8>, _>("body")?);
+    Ok(Some(StoredResponse { status, headers: row.try_get("headers")?, body }))
+}
+
 impl Found {
     fn read(row: &PgRow) -> sqlx::Result<Self> {
-        let status: Option<i16> = row.try_get("status")?;
-        let response = match status.and_then(|status| u16::try_from(status).ok()) {
-            Some(status) => {
-                let body = Bytes::from(row.try_get::<Vec<u8>, _>("body")?);
-                Some(StoredResponse { status, headers: row.try_get("headers")?, body })
-            }
-            None => None,
-        };
+        let response = stored_response(row)?;
         let in_progress = match (&response, row.try_get::<Option<i64>, _>("token")?) {
             (None, Some(token)) => Some(Abandoned { token, recovery_points: row.try_get("recovery_points")? }),
             _ => None,

@@ -87,7 +87,7 @@ impl Unit for Tx {
         let sent =
             if refused { claim.refuse(&mut self, &stored).await } else { claim.complete(&mut self, &stored).await };
         let Err(error) = sent else {
-            claim.idempotency.recent().note(claim.lock_number());
+            claim.idempotency.recent().note(claim.lock);
             self.finish();
             if let Some(ticket) = ticket {
                 ticket.end(stored);
@@ -133,7 +133,7 @@ impl Claim {
     /// A transaction that the handler's own error has aborted cannot be asked whether it is the claim's.
     async fn refuse(&self, tx: &mut Tx, stored: &StoredResponse) -> sqlx::Result<()> {
         let statements = self.idempotency.statements();
-        let (outcome, lock) = (self.outcome(tx, stored), statements.lock_number(&self.id));
+        let (outcome, lock) = (self.outcome(tx, stored), self.lock);
         match tx.send(statements.refuse(&outcome, lock, true)).await {
             // What a lost conflict made of the handler is no refusal: the next attempt may win.
             Err(error) if code(&error).as_deref() == Some("25P02") && !tx.met_conflict() => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -49,7 +50,7 @@ impl Execution {
                     return self.replay_and_end(stored, ticket);
                 }
                 let idempotency = self.claim.idempotency.clone();
-                survive_hang_up(&idempotency, self.run(ticket, deadline, handler)).await
+                survive_hang_up(&idempotency, Box::pin(self.run(ticket, deadline, handler))).await
             }
             Entered::Stored(stored) => self.replay(&stored),
         }
@@ -132,7 +133,7 @@ impl Execution {
 /// Runs an operation to its end whether or not its caller still waits; a panic in it becomes the caller's.
 async fn survive_hang_up(
     idempotency: &Idempotency,
-    operation: impl Future<Output = Result<Answer, Error>> + Send + 'static,
+    operation: BoxFuture<'static, Result<Answer, Error>>,
 ) -> Result<Answer, Error> {
     let running = idempotency.count_in();
     let counted = async move {
@@ -156,7 +157,7 @@ pub(crate) async fn unkeyed(
     handler: Handler<Tx>,
 ) -> Result<Answer, Error> {
     let handle = idempotency.clone();
-    survive_hang_up(&handle, run_unkeyed(idempotency, isolation, lease, handler)).await
+    survive_hang_up(&handle, Box::pin(run_unkeyed(idempotency, isolation, lease, handler))).await
 }
 
 async fn run_unkeyed(

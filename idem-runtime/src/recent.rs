@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// 128 KiB, and no bookkeeping: a later operation pushes an earlier one out of its place.
-const PLACES: usize = 16_384;
+/// 512 KiB, and no bookkeeping: a later operation pushes an earlier one out of its place.
+const PLACES: usize = 65_536;
 
 /// The lock numbers of operations that were lately seen completed.
 #[derive(Debug)]

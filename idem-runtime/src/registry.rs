@@ -153,16 +153,16 @@ mod tests {
     }
 
     fn free(registry: &Registry<u8>, key: &str) -> Ticket<u8> {
-        match registry.enter(&id(key), [0; 32], LEASE) {
+        match registry.enter(&id(key), [0; 16], LEASE) {
             Entrance::Free(ticket) => ticket,
             _ => panic!("`{key}` must be free"),
         }
     }
 
     fn waiter(registry: &Registry<u8>, key: &str) -> Waiter<u8> {
-        match registry.enter(&id(key), [1; 32], LEASE) {
+        match registry.enter(&id(key), [1; 16], LEASE) {
             Entrance::Occupied { fingerprint, waiter } => {
-                assert_eq!(fingerprint, [0; 32], "the fingerprint is the first one's");
+                assert_eq!(fingerprint, [0; 16], "the fingerprint is the first one's");
                 waiter
             }
             _ => panic!("`{key}` must be occupied"),
@@ -192,6 +192,6 @@ mod tests {
         let registry = Registry::<u8>::default();
         let _ticket = free(&registry, "a");
         std::thread::sleep(Duration::from_millis(2));
-        assert!(matches!(registry.enter(&id("a"), [0; 32], Duration::from_millis(1)), Entrance::Overdue));
+        assert!(matches!(registry.enter(&id("a"), [0; 16], Duration::from_millis(1)), Entrance::Overdue));
     }
 }

@@ -24,6 +24,18 @@ const NOT_STORED: [HeaderName; 11] = [
     header::SET_COOKIE,
 ];
 
+/// Lines that most responses have, stored as one byte each: `COMMON + ` their place. No header's name begins with such a byte.
+/// Places are in databases, so a new line goes to the end and none is ever taken out.
+const COMMON_LINES: [&[u8]; 5] = [
+    b"content-type:application/json",
+    b"content-type:text/plain; charset=utf-8",
+    b"content-type:application/problem+json",
+    b"content-type:application/octet-stream",
+    b"content-type:text/html; charset=utf-8",
+];
+
+const COMMON: u8 = 0x80;
+
 /// Reads a response whole. Gives back an equal one for the first caller.
 pub(crate) async fn store(response: Response, limit: usize) -> Result<(Response, StoredResponse), NotStorable> {
     use axum::body::HttpBody as _;
@@ -51,12 +63,31 @@ fn encode_headers(headers: &HeaderMap) -> Vec<u8> {
         if NOT_STORED.contains(name) || named_by_connection(name) {
             continue;
         }
-        encoded.extend_from_slice(name.as_str().as_bytes());
-        encoded.push(b':');
-        encoded.extend_from_slice(value.as_bytes());
-        encoded.push(b'\n');
+        push_line(&mut encoded, name, value);
     }
     encoded
+}
+
+fn push_line(encoded: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    let start = encoded.len();
+    encoded.extend_from_slice(name.as_str().as_bytes());
+    encoded.push(b':');
+    encoded.extend_from_slice(value.as_bytes());
+    if let Some(place) = COMMON_LINES.iter().position(|line| **line == encoded[start..]) {
+        encoded.truncate(start);
+        encoded.push(COMMON + place as u8);
+    }
+    encoded.push(b'\n');
+}
+
+/// The line of which this is stored; `None` for a byte that a newer version of this crate wrote.
+fn line(stored: &[u8]) -> Option<&[u8]> {
+    match stored {
+        [place @ COMMON..=u8::MAX, rest @ ..] => {
+            COMMON_LINES.get(usize::from(place - COMMON)).filter(|_| rest.is_empty()).copied()
+        }
+        line => Some(line),
+    }
 }
 
 impl StoredResponse {
@@ -65,7 +96,8 @@ impl StoredResponse {
         let mut response = Response::new(Body::from(self.body.clone()));
         *response.status_mut() = StatusCode::from_u16(self.status).ok()?;
         let lines = self.headers.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        for line in lines {
+        for stored in lines {
+            let line = line(stored)?;
             let colon = line.iter().position(|byte| *byte == b':')?;
             let name = HeaderName::from_bytes(&line[..colon]).ok()?;
             let value = HeaderValue::from_bytes(&line[colon + 1..]).ok()?;
@@ -109,6 +141,26 @@ mod tests {
         expected.insert("idempotency-replayed", HeaderValue::from_static("true"));
         assert_eq!(replay.headers(), &expected);
         assert_eq!(replay.into_body().collect().await.expect("a body").to_bytes().as_ref(), [0, 159, 146, 150]);
+    }
+
+    #[tokio::test]
+    async fn common_lines_take_a_byte_and_others_none_of_their_bytes() {
+        for (place, line) in COMMON_LINES.into_iter().enumerate() {
+            let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':').expect("a colon"));
+            let name = HeaderName::from_bytes(name).expect("a name");
+            let mut first = Response::new(Body::empty());
+            first.headers_mut().insert(name, HeaderValue::from_bytes(&value[1..]).expect("a value"));
+            let headers = first.headers().clone();
+            let (_, stored) = store(first, 0).await.expect("storable");
+            assert_eq!(stored.headers, [0x80 + place as u8, b'\n']);
+            let mut replay = stored.replay(&HeaderName::from_static("idempotency-replayed")).expect("readable");
+            replay.headers_mut().remove("idempotency-replayed");
+            assert_eq!(replay.headers(), &headers);
+        }
+        for headers in [&b"\xff\n"[..], b"\x80rest\n", b"\x80:\n"] {
+            let unknown = StoredResponse { status: 200, headers: headers.to_vec(), body: bytes::Bytes::new() };
+            assert!(unknown.replay(&HeaderName::from_static("idempotency-replayed")).is_none(), "{headers:?}");
+        }
     }
 
     #[tokio::test]

@@ -70,6 +70,7 @@ pub(crate) struct Statements {
     table: String,
     schema: String,
     pub(crate) look_up: SqlStr,
+    pub(crate) recall: SqlStr,
     pub(crate) sweep: SqlStr,
     pub(crate) sweep_outbox: SqlStr,
     // An owner's statements: each touches its row only while the token is its own.
@@ -101,6 +102,10 @@ const LOOK_UP: &str = "\
            k.expires_at <= clock_timestamp() AS expired, k.lease_expires_at > clock_timestamp() AS leased, \
            k.fingerprint, k.status, k.headers, k.body, k.token, k.recovery_points \
     FROM (SELECT 1) AS one LEFT JOIN {keys} AS k ON k.scope = $1 AND k.key = $2";
+
+const RECALL: &str = "\
+    SELECT fingerprint, status, headers, body FROM {keys} \
+    WHERE scope = $1 AND key = $2 AND status IS NOT NULL AND expires_at > clock_timestamp()";
 
 const SWEEP: &str = "\
     DELETE FROM {keys} WHERE ctid = ANY (ARRAY( \
@@ -204,6 +209,10 @@ const REDELIVER: &str = "\
 
 const DISCARD_DEAD_LETTER: &str = "DELETE FROM {outbox} WHERE id = $1 AND delivered_at IS NULL AND failure IS NOT NULL";
 
+/// 1 in a transaction that was marked as ours; in any other the cast fails (22P02).
+const OURS: &str = "CASE WHEN current_setting('idem.claim', true) = 'true' THEN 1 \
+                    ELSE coalesce(current_setting('idem.claim', true), '')::int END";
+
 impl Statements {
     pub(crate) fn new(schema: &str, outbox_retention: Duration) -> Self {
         let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
@@ -215,6 +224,7 @@ impl Statements {
         };
         Self {
             look_up: fill(LOOK_UP),
+            recall: fill(RECALL),
             sweep: fill(SWEEP),
             sweep_outbox: fill(SWEEP_OUTBOX),
             record: fill(RECORD),
@@ -327,6 +337,8 @@ impl Statements {
 
     /// The recovery point and the writes in one commit, if this is still the transaction that was begun (22P02
     /// otherwise) and the operation is still ours (22012 otherwise).
+    ///
+    /// One statement for both: each costs the server its planning.
     pub(crate) fn commit_step(&self, steps: &Steps<'_>) -> SqlStr {
         let mut set = String::from("recovery_points = recovery_points || ");
         push_bytes(&mut set, steps.recovery_points);
@@ -336,12 +348,8 @@ impl Statements {
         ));
         let mut condition = String::new();
         push_condition(&mut condition, steps.id);
-        safe(format!(
-            "SELECT CASE WHEN claim = 'true' THEN 1 ELSE claim::int END \
-             FROM (SELECT coalesce(current_setting('idem.claim', true), '') AS claim) AS ours; \
-             {fenced}; COMMIT AND CHAIN",
-            fenced = self.fenced(&set, &format!("{condition} AND token = {} AND status IS NULL", steps.token)),
-        ))
+        condition.push_str(&format!(" AND token = {} AND status IS NULL", steps.token));
+        safe(format!("{}; COMMIT AND CHAIN", self.fenced(&set, &condition, OURS)))
     }
 
     /// Takes an abandoned operation over: a new token, so that nothing of its last owner can touch it any more.
@@ -363,14 +371,14 @@ impl Statements {
             abandoned.token,
             abandoned.recovery_points.len()
         ));
-        safe(format!("{}; COMMIT AND CHAIN", self.fenced(&set, &condition)))
+        safe(format!("{}; COMMIT AND CHAIN", self.fenced(&set, &condition, "1")))
     }
 
-    /// An update that fails (22012) where it touches no row, so that the commit behind it is not reached.
-    fn fenced(&self, set: &str, condition: &str) -> String {
+    /// An update that fails (22012) where it touches no row, so that the commit behind it is not reached. `one` is 1.
+    fn fenced(&self, set: &str, condition: &str, one: &str) -> String {
         let table = &self.table;
         format!(
-            "WITH fenced AS (UPDATE {table} SET {set} WHERE {condition} RETURNING 1) SELECT 1 / count(*) FROM fenced"
+            "WITH fenced AS (UPDATE {table} SET {set} WHERE {condition} RETURNING 1) SELECT {one} / count(*) FROM fenced"
         )
     }
 

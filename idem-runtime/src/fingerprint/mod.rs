@@ -11,8 +11,9 @@ use sha2::{Digest as _, Sha256};
 #[cfg(feature = "axum")]
 pub use body::Fingerprinted;
 
-/// SHA-256 over method, original path and query, and body.
-pub(crate) type Fingerprint = [u8; 32];
+/// The first half of a SHA-256 over method, original path and query, and body. A client could only deceive itself with two
+/// requests that share it, and would have to search 2^64 of them; the other half would be stored and read for nothing.
+pub(crate) type Fingerprint = [u8; 16];
 
 /// The digest of a request's body, canonical where its content type says how, and the body itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +49,12 @@ pub(crate) fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> [u8; 32
 }
 
 pub(crate) fn fingerprint_of_request(method: &str, path_and_query: &str, body: &Digest) -> Fingerprint {
-    sha256(&[method.as_bytes(), path_and_query.as_bytes(), &body.hash])
+    fingerprint(&[method.as_bytes(), path_and_query.as_bytes(), &body.hash])
+}
+
+pub(crate) fn fingerprint(parts: &[&[u8]]) -> Fingerprint {
+    let hash = sha256(parts);
+    std::array::from_fn(|place| hash[place])
 }
 
 #[cfg(test)]
