@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use idem_runtime::Idempotency;
 use idem_testing::TestDatabase;
-use idem_tests::{App, Then, entry, request};
+use idem_tests::{App, Reply, Then, entry, request};
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{PgConnection, PgPool};
 
 async fn with_pool_of(size: u32) -> (TestDatabase, App) {
     let database = TestDatabase::create().await.expect("a database");
@@ -154,4 +155,65 @@ async fn duplicates_of_one_key_wait_for_a_connection_together() {
         assert_eq!((reply.status, reply.problem().as_str()), (503, "unavailable"));
     }
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn connections_that_died_in_the_pool_are_not_noticed() {
+    for checks in [true, false] {
+        let database = TestDatabase::create().await.expect("a database");
+        let direct = App::first(&database).await.pool;
+        let pool = database.pool_with(PgPoolOptions::new().max_connections(3));
+        let builder = Idempotency::builder(pool.clone()).pool_checks(checks);
+        let app = App::over(pool, builder.build().expect("settings"));
+        for round in 0..3 {
+            // Several at once, so that the pool has several connections to lose.
+            let keys = (0..3).map(|number| format!("k{round}-{number}"));
+            let posted = join_all(keys.clone().map(|key| app_post(app.clone(), key))).await;
+            assert!(posted.iter().all(|reply| reply.status == 201), "pool checks: {checks}: {posted:?}");
+            kill_idle(&direct).await;
+            for (key, first) in keys.zip(&posted) {
+                app_post(app.clone(), key).await.assert_replays(first);
+                kill_idle(&direct).await;
+            }
+        }
+        assert_eq!((app.entries().await, app.stored().await), (9, 9));
+    }
+}
+
+async fn app_post(app: App, key: String) -> Reply {
+    app.post("/entries", &key, &entry("once", Then::Created)).await
+}
+
+/// Ends the sessions of everybody else, and waits until they are gone.
+async fn kill_idle(direct: &PgPool) {
+    let kill = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity \
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let _: i64 = sqlx::query_scalar(kill).fetch_one(direct).await.expect("a count");
+}
+
+/// Row-level security and its like rest on such hooks.
+#[tokio::test]
+async fn a_handler_gets_no_connection_that_the_pools_hooks_have_not_prepared() {
+    let database = TestDatabase::create().await.expect("a database");
+    let direct = App::first(&database).await.pool;
+    let only_prepared = "ALTER TABLE entries ADD CHECK (coalesce(current_setting('app.prepared', true), '') = 'yes')";
+    sqlx::query(only_prepared).execute(&direct).await.expect("a constraint");
+    let options = PgPoolOptions::new()
+        .max_connections(2)
+        .after_connect(|connection, _| Box::pin(prepare(connection, "yes")))
+        .before_acquire(|connection, _| Box::pin(async { prepare(connection, "yes").await.map(|()| true) }))
+        .after_release(|connection, _| Box::pin(async { prepare(connection, "no").await.map(|()| true) }));
+    let pool = database.pool_with(options);
+    let app = App::over(pool.clone(), Idempotency::new(pool));
+    for key in ["a", "b", "c"] {
+        let first = app.post("/entries", key, &entry("prepared", Then::Created)).await;
+        assert_eq!(first.status, 201, "{first:?}");
+        // A replay runs nothing of the application, and need not wait for the hooks.
+        app.post("/entries", key, &entry("prepared", Then::Created)).await.assert_replays(&first);
+    }
+    assert_eq!(app.stored().await, 3);
+}
+
+async fn prepare(connection: &mut PgConnection, prepared: &'static str) -> sqlx::Result<()> {
+    sqlx::query("SELECT set_config('app.prepared', $1, false)").bind(prepared).execute(connection).await.map(drop)
 }
