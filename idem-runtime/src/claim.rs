@@ -232,7 +232,7 @@ impl Idempotency {
 
     /// An idle connection of the pool, if there is one, without its checks: for whoever can do without an answer. It saves a
     /// round trip. The application's code must not run on it, since a hook of the pool may prepare connections for that.
-    async fn connection_at_hand(&self) -> Result<PoolConnection<Postgres>, Error> {
+    pub(crate) async fn connection_at_hand(&self) -> Result<PoolConnection<Postgres>, Error> {
         match self.pool().try_acquire() {
             Some(connection) => Ok(connection),
             None => self.connection().await,

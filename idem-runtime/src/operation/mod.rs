@@ -16,7 +16,8 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::SqlStr;
+use sqlx::pool::PoolConnection;
+use sqlx::{Postgres, SqlStr};
 use tokio::time::sleep;
 
 use crate::claim::{Claim, Free, Unit, is_lost};
@@ -343,21 +344,29 @@ impl Operation {
 
     /// Stores the response. Repeating it is harmless, so a lost acknowledgement is answered with a repetition.
     async fn complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
-        let mut last = None;
-        for pause in [std::time::Duration::ZERO].iter().chain(&RESOLVE_PAUSES) {
-            sleep(*pause).await;
-            match self.try_complete(stored).await {
-                Err(error @ Error::Unavailable { .. }) => last = Some(error),
-                completed => return completed,
+        let idempotency = self.claim.idempotency.clone();
+        let mut tried = self.try_complete(stored, idempotency.connection_at_hand().await).await;
+        for pause in &RESOLVE_PAUSES {
+            if !matches!(tried, Err(Error::Unavailable { .. })) {
+                return tried;
             }
+            sleep(*pause).await;
+            tried = self.try_complete(stored, idempotency.connection().await).await;
         }
-        tracing::warn!(handler = self.claim.handler, error = ?last, "the outcome of a multi-step operation could not be stored");
-        Err(self.claim.idempotency.outcome_unknown())
+        if let Err(error @ Error::Unavailable { .. }) = &tried {
+            tracing::warn!(handler = self.claim.handler, %error, "the outcome of a multi-step operation could not be stored");
+            return Err(idempotency.outcome_unknown());
+        }
+        tried
     }
 
-    async fn try_complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
+    async fn try_complete(
+        &self,
+        stored: &StoredResponse,
+        connection: Result<PoolConnection<Postgres>, Error>,
+    ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let mut connection = idempotency.connection().await?;
+        let mut connection = connection?;
         let complete = idempotency
             .query(&idempotency.statements().complete_steps)
             .bind(&*self.claim.id.scope)

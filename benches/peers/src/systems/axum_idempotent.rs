@@ -25,7 +25,7 @@ async fn log_in(session: Session<PostgresStore>) -> &'static str {
 pub(super) async fn wrap(routes: Router, pool: PgPool) -> Result<(Router, Vec<(&'static str, String)>)> {
     let store = Arc::new(PostgresStoreBuilder::new(pool).create_table(true).build().await?);
     let options = IdempotentOptions::default().use_idempotency_key_header(None, true);
-    let cookie = CookieOptions::build().name("session").max_age(SESSION_SECONDS).path("/");
+    let cookie = CookieOptions::build().name("session").max_age(SESSION_SECONDS.cast_unsigned()).path("/");
     let router = routes
         .route("/login", post(log_in))
         .layer(IdempotentLayer::<PostgresStore>::new(options))
