@@ -24,7 +24,7 @@ pub(crate) fn draw(reports: &[Report], machine: &str) -> String {
         .collect();
     let systems: Vec<_> = reports.iter().filter(|report| report.command == "peers").flat_map(systems).collect();
     let goals_height = 84.0 + ROW * findings.len() as f64;
-    let peers_height = if systems.is_empty() { 0.0 } else { 44.0 + 2.0 * ROW * systems.len() as f64 };
+    let peers_height = if systems.is_empty() { 0.0 } else { 44.0 + ROW * systems.len() as f64 };
     let height = goals_height + peers_height + 40.0;
 
     let mut svg = format!(
@@ -62,7 +62,8 @@ fn draw_findings(svg: &mut String, findings: &[(&str, &Finding)], top: f64) {
         text(svg, LABELS - 12.0, y + 17.0, "end", "", &format!("{command}: {}", finding.name));
         bar(svg, y, length, colour);
         let value = format!("{} (goal {})", number(finding.value), finding.goal);
-        text(svg, LABELS + length + 8.0, y + 17.0, "start", "fill=\"#5a6474\"", &value);
+        // Right of the goal's line, which a label must not cross.
+        text(svg, LABELS + length.max(UNIT) + 8.0, y + 17.0, "start", "fill=\"#5a6474\"", &value);
     }
     let (x, bottom) = (LABELS + UNIT, top + 16.0 + ROW * findings.len() as f64);
     let _ = writeln!(
@@ -72,26 +73,32 @@ fn draw_findings(svg: &mut String, findings: &[(&str, &Finding)], top: f64) {
     );
 }
 
-/// A bar of the second panel: what it says, how much that is, and whether it is ours.
-type System = (String, f64, bool);
+/// A bar of the second panel.
+struct System {
+    name: String,
+    /// What it does so many times a second.
+    what: &'static str,
+    rate: f64,
+}
 
 fn systems(report: &Report) -> Vec<System> {
     let rates = |what: &'static str| {
         report.details.iter().filter_map(move |(name, system): (&String, &Value)| {
-            Some((format!("{name}, {what}"), system.get(what)?.as_f64()?, name == "idem"))
+            Some(System { name: name.clone(), what, rate: system.get(what)?.as_f64()? })
         })
     };
     rates("fresh").chain(rates("replay")).collect()
 }
 
+/// Each kind of request has its own scale: a replay is many times cheaper than a fresh key.
 fn draw_systems(svg: &mut String, systems: &[System], top: f64) {
     let heading = "Beside the others: requests a second";
     text(svg, 20.0, top + 12.0, "start", "font-size=\"17\" font-weight=\"600\"", heading);
-    let most = systems.iter().map(|(_, rate, _)| *rate).fold(1.0, f64::max);
-    for (place, (name, rate, own)) in systems.iter().enumerate() {
+    for (place, System { name, what, rate }) in systems.iter().enumerate() {
+        let most = systems.iter().filter(|other| other.what == *what).map(|other| other.rate).fold(1.0, f64::max);
         let (y, length) = (top + 26.0 + ROW * place as f64, rate / most * 2.0 * UNIT);
-        text(svg, LABELS - 12.0, y + 17.0, "end", "", name);
-        bar(svg, y, length, if *own { MET } else { OTHER });
+        text(svg, LABELS - 12.0, y + 17.0, "end", "", &format!("{name}, {what}"));
+        bar(svg, y, length, if name == "idem" { MET } else { OTHER });
         text(svg, LABELS + length + 8.0, y + 17.0, "start", "fill=\"#5a6474\"", &number(rate.round()));
     }
 }

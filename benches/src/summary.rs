@@ -8,18 +8,30 @@ use crate::options::Options;
 use crate::plot;
 use crate::report::{Report, Table, number};
 
-/// Prints the summary; at full size it also goes into `benches/results.md` and `benches/results.svg`.
+/// Where the README shows the numbers.
+const RESULTS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
+
+/// Prints the summary; at full size it also goes into the README and into `benches/results.svg`.
 pub(crate) async fn write(reports: &[Report], options: &Options) -> Result<()> {
     let machine = machine().await;
     let markdown = markdown(reports, &machine);
     println!("{markdown}");
     if !options.quick {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-        std::fs::write(directory.join("results.md"), markdown)?;
+        let readme = directory.join("../README.md");
+        let text = std::fs::read_to_string(&readme)?;
+        std::fs::write(readme, with_results(&text, &markdown).ok_or("the README must have a place for the results")?)?;
         std::fs::write(directory.join("results.svg"), plot::draw(reports, &machine))?;
-        eprintln!("all: wrote `benches/results.md` and `benches/results.svg`");
+        eprintln!("all: wrote the table into `README.md`, and `benches/results.svg`");
     }
     Ok(())
+}
+
+fn with_results(readme: &str, results: &str) -> Option<String> {
+    let (before, rest) = readme.split_once(RESULTS[0])?;
+    let (_, after) = rest.split_once(RESULTS[1])?;
+    let results = results.trim();
+    Some(format!("{before}{}{results}\n\n{}{after}", RESULTS[0], RESULTS[1]))
 }
 
 fn markdown(reports: &[Report], machine: &str) -> String {
@@ -55,8 +67,8 @@ async fn machine() -> String {
 async fn postgres() -> String {
     let version = async {
         let stage = crate::stage::Stage::open(&[]).await?;
-        let pool = stage.database().await?.pool();
-        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
+        let database = stage.database().await?;
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&database.pool()).await?;
         Ok::<_, crate::Error>(version)
     };
     match version.await {
@@ -93,6 +105,14 @@ fn date(mut days: u64) -> (u64, u64, u64) {
 mod tests {
     use super::*;
     use crate::report::{Finding, Goal};
+
+    #[test]
+    fn the_readme_has_a_place_for_the_results() {
+        let readme = include_str!("../../README.md");
+        let with = with_results(readme, "some results\n").expect("a place");
+        assert!(with.contains("<!-- results -->\nsome results\n\n<!-- end of results -->"), "{with}");
+        assert_eq!(with_results(&with, "others"), with_results(readme, "others"));
+    }
 
     #[test]
     fn days_become_dates() {
