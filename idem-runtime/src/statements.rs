@@ -308,6 +308,12 @@ impl Statements {
         ))
     }
 
+    /// The same after its commit was refused, which may have left the transaction aborted or have ended it.
+    pub(crate) fn begin_steps_anew(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>) -> SqlStr {
+        let insert = self.insert_steps(steps, attempt, &steps.token.to_string());
+        safe(format!("ROLLBACK; BEGIN; {insert}; COMMIT AND CHAIN"))
+    }
+
     fn insert_steps(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>, token: &str) -> String {
         let table = &self.table;
         let mut sql = String::with_capacity(768 + 2 * (attempt.request.len() + steps.recovery_points.len()));

@@ -315,6 +315,13 @@ async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) ->
             part(op, "stays").await?;
             op.transaction("escapes later", async |tx| escape(tx).await).await?;
         }
+        "refused at the commit" => deferred(op).await.map_err(|_| ApiError::Refused)?,
+        "failed at the commit" => deferred(op).await.map_err(|_| ApiError::Failed)?,
+        "swallowed at the commit" => _ = deferred(op).await,
+        "swallowed at a later commit" => {
+            part(op, "stays").await?;
+            _ = deferred(op).await;
+        }
         "swallow" => {
             let order: Result<i64, ApiError> = op
                 .transaction("aborted", async |tx| {
@@ -329,6 +336,15 @@ async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) ->
         _ => {}
     }
     Ok("no part, no step".to_owned())
+}
+
+/// Writes what a deferred constraint refuses at the commit.
+async fn deferred(op: &mut Operation) -> Result<(), ApiError> {
+    let refused = op.transaction("deferred", async |tx| {
+        insert(tx, "deferred").await?;
+        mark(tx, -1).await
+    });
+    refused.await
 }
 
 impl Process {
@@ -745,6 +761,30 @@ async fn mistakes_that_only_a_run_shows_are_errors() {
     let none = process.post("/mistaken", "none", "none").await;
     assert_eq!(none.status, 200);
     process.post("/mistaken", "none", "none").await.assert_replays(&none);
+}
+
+/// The constraint's error is the handler's to map, in the first transaction as in any other.
+#[tokio::test]
+async fn a_transaction_that_its_commit_refuses_is_rolled_back_and_the_handlers_answer_counts() {
+    let (_database, process) = Process::start().await;
+    let refused = process.post("/mistaken", "refused", "refused at the commit").await;
+    assert_eq!(refused.status, 402, "{refused:?}");
+    process.post("/mistaken", "refused", "refused at the commit").await.assert_replays(&refused);
+
+    for _ in 0..2 {
+        let failed = process.post("/mistaken", "failed", "failed at the commit").await;
+        assert_eq!((failed.status, failed.replayed()), (500, false), "{failed:?}");
+    }
+    for text in ["swallowed at the commit", "swallowed at a later commit"] {
+        for _ in 0..2 {
+            let swallowed = process.post("/mistaken", text.replace(' ', "-").as_str(), text).await;
+            assert_eq!(swallowed.status, 503, "a part that did not happen is no success: {text}: {swallowed:?}");
+        }
+    }
+    assert_eq!(process.count("entries WHERE text = 'deferred'").await, 0);
+    assert_eq!(process.count("entries WHERE text = 'stays'").await, 1, "a part that happened is not repeated");
+    let held = "idem.idempotency_keys WHERE status IS NULL AND lease_expires_at > clock_timestamp()";
+    assert_eq!(process.count(held).await, 0, "no key is held");
 }
 
 #[tokio::test]

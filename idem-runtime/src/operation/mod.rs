@@ -272,13 +272,32 @@ impl Operation {
             return self.fail(Broken::Unknown);
         }
         let conflict = tx.met_conflict();
-        tx.rollback().await;
-        let constraint = error.as_database_error().and_then(|error| error.constraint()).map(str::to_owned);
-        match (code(&error).as_deref(), constraint.as_deref()) {
+        let constraint = error.as_database_error().and_then(|error| error.constraint());
+        let error = match (code(&error).as_deref(), constraint) {
             (Some("23505"), Some("idempotency_keys_pkey")) | (Some("22012"), None) => self.fail(Broken::Lost),
             (Some("23514"), Some("completed_or_claimed")) | (Some("22P02" | "25P01"), None) => Error::Escaped,
             _ if conflict => self.claim.idempotency.unavailable(error),
             _ => self.claim.refused(error),
+        };
+        if matches!((&error, &self.hold), (Error::Database(_), Hold::Gone)) {
+            self.claim_anew(tx).await;
+        } else {
+            tx.rollback().await;
+        }
+        error
+    }
+
+    /// The server refused the first transaction, which may be the handler's to answer for: what it answers needs a claim.
+    /// Without one, because the database is away or a rival was faster, the attempt ends when it is checked.
+    async fn claim_anew(&mut self, mut tx: Tx) {
+        let statement = self.claim.idempotency.statements().begin_steps_anew(&self.steps(b""), &self.new_attempt(&tx));
+        match tx.send(statement).await {
+            Ok(()) => {
+                tx.finish();
+                self.lease();
+            }
+            Err(error) if is_lost(&error) => {}
+            Err(_) => tx.rollback().await,
         }
     }
 
@@ -442,6 +461,7 @@ impl Unit for Operation {
             // No part was run: it is an operation of one transaction.
             return tx.end(claim, verdict, ticket).await;
         }
+        let succeeded = matches!(verdict, Verdict::Commit(_));
         let stored = match verdict {
             // That the database was away is no outcome of the handler's, even where failures are outcomes.
             Verdict::Refuse(stored) if stored.status < 500 || !self.interrupted => stored,
@@ -458,6 +478,11 @@ impl Unit for Operation {
             let lost = matches!(error, Error::LostClaim);
             self.abandon().await;
             return if lost { claim.rival::<Self>().await } else { Err(error) };
+        }
+        if succeeded && self.interrupted {
+            // What the database did not let happen is no success, even if the handler did not look.
+            self.abandon().await;
+            return Err(claim.idempotency.unavailable(sqlx::Error::RowNotFound));
         }
         match self.complete(&stored).await {
             Ok(true) => {}
