@@ -138,8 +138,11 @@ impl Builder {
         self
     }
 
-    /// How long a request waits for a connection of the pool before it is answered with 503. Default 5 s; over zero, at
-    /// most 1 year. The pool's own `acquire_timeout` holds too.
+    /// How long a request waits for a connection of the pool, and then for the server's answer to its claim, before it is
+    /// answered with 503. Default 5 s; over zero, at most 1 year. The pool's own `acquire_timeout` holds too.
+    ///
+    /// A server that does not answer the commit within this time and the lease is taken for lost, and the outcome is looked
+    /// up on another connection.
     #[must_use]
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connection_timeout = timeout;

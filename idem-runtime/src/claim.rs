@@ -24,7 +24,7 @@ use crate::key::IdempotencyKey;
 use crate::registry::{Entrance, News, OperationId, Ticket, Waiter};
 use crate::statements::Isolation;
 use crate::stored::StoredResponse;
-use crate::transaction::{Tx, is_conflict, unlogged};
+use crate::transaction::{Tx, is_conflict, unlogged, within};
 
 /// One request's claim: which operation it names, and how it wants to be run.
 #[derive(Debug, Clone)]
@@ -160,7 +160,9 @@ impl Claim {
         }
         let mut connection = self.idempotency.connection_at_hand().await?;
         let recall = self.about_key(&self.idempotency.statements().recall);
-        let Ok(Some(row)) = unlogged((&mut *connection).fetch_optional(recall)).await else { return Ok(None) };
+        let limit = self.idempotency.settings().connection_timeout;
+        let recalled = within(limit, unlogged((&mut *connection).fetch_optional(recall))).await;
+        let Ok(Some(row)) = recalled.inspect_err(|_| connection.close_on_drop()) else { return Ok(None) };
         let fingerprint: Vec<u8> = row.try_get("fingerprint").map_err(Error::Database)?;
         if fingerprint != self.fingerprint {
             return Err(Error::Mismatch);
@@ -171,7 +173,8 @@ impl Claim {
     async fn look<U: Unit>(&self) -> Result<Standing<U>, Error> {
         let mut tx = self.begin().await?;
         let look_up = self.about_key(&self.idempotency.statements().look_up);
-        let row = (&mut *tx).fetch_one(look_up).await.map_err(|error| self.refused(error))?;
+        let limit = self.idempotency.settings().connection_timeout;
+        let row = within(limit, (&mut *tx).fetch_one(look_up)).await.map_err(|error| self.refused(error))?;
         let standing = match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
             Seen::Free(free) => {
                 let claimed = U::claim(tx, free, self).await?;
@@ -197,10 +200,10 @@ impl Claim {
         let statements = self.idempotency.statements();
         let statement = statements.begin_claim(self.lock, self.isolation, self.lease);
         let connection = self.idempotency.connection_to_claim_on().await?;
-        match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone()).await {
+        match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone(), self.lease).await {
             Err(error) if is_lost(&error) => {
                 let connection = self.idempotency.connection().await?;
-                Tx::begin(&self.idempotency, connection, self.key.clone(), statement)
+                Tx::begin(&self.idempotency, connection, self.key.clone(), statement, self.lease)
                     .await
                     .map_err(|error| self.refused(error))
             }
@@ -237,6 +240,16 @@ impl Idempotency {
             Some(connection) => Ok(connection),
             None => self.connection().await,
         }
+    }
+
+    /// Executes a statement of ours that is a transaction of its own; how many rows it touched.
+    pub(crate) async fn execute(
+        &self,
+        mut connection: PoolConnection<Postgres>,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> sqlx::Result<u64> {
+        let executed = within(self.settings().connection_timeout, statement.execute(&mut *connection)).await;
+        executed.inspect_err(|_| connection.close_on_drop()).map(|executed| executed.rows_affected())
     }
 
     /// An error of a statement that changed nothing.

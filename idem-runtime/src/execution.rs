@@ -167,9 +167,8 @@ async fn run_unkeyed(
     handler: Handler<Tx>,
 ) -> Result<Answer, Error> {
     let connection = idempotency.connection().await?;
-    let begun =
-        Tx::begin(&idempotency, connection, IdempotencyKey::random(), Statements::begin_unkeyed(isolation, lease))
-            .await;
+    let statement = Statements::begin_unkeyed(isolation, lease);
+    let begun = Tx::begin(&idempotency, connection, IdempotencyKey::random(), statement, lease).await;
     let mut tx = begun.map_err(|error| idempotency.refused(error))?;
     let response = match AssertUnwindSafe(handler(&mut tx)).catch_unwind().await {
         Ok(response) => response,

@@ -1,7 +1,9 @@
 //! The handler gets the claim's own transaction, and no way to end it: claim, writes and response stand or fall as one.
 
 use std::fmt;
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -10,6 +12,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTransactionManager, PgTypeInfo};
 use sqlx::{Acquire, Describe, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::time::timeout;
 use tracing::dispatcher::{Dispatch, get_default};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
@@ -38,6 +41,8 @@ pub struct Tx {
     idempotency: Idempotency,
     key: IdempotencyKey,
     conflict: bool,
+    /// How long the server may take over a statement of ours: a network that swallows messages never says so.
+    patience: Duration,
     /// The look-up saw a row whose retention is over: the outcome makes room for itself.
     pub(crate) replaces_expired: bool,
     /// Whether the pool may have the connection back: not before its transaction has ended for certain.
@@ -45,16 +50,25 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// Sends `statement`, which begins a transaction and may do more.
+    /// Sends `statement`, which begins a transaction and may do more. The server ends it when it sits idle for `lease`.
     pub(crate) async fn begin(
         idempotency: &Idempotency,
         connection: PoolConnection<Postgres>,
         key: IdempotencyKey,
         statement: SqlStr,
+        lease: Duration,
     ) -> sqlx::Result<Self> {
-        let idempotency = idempotency.clone();
-        let mut tx = Self { connection, idempotency, key, conflict: false, replaces_expired: false, reusable: false };
-        PgTransactionManager::begin(&mut tx.connection, Some(statement)).await?;
+        let limit = idempotency.settings().connection_timeout;
+        let mut tx = Self {
+            connection,
+            idempotency: idempotency.clone(),
+            key,
+            conflict: false,
+            patience: lease.saturating_add(limit),
+            replaces_expired: false,
+            reusable: false,
+        };
+        within(limit, PgTransactionManager::begin(&mut tx.connection, Some(statement))).await?;
         Ok(tx)
     }
 
@@ -80,13 +94,14 @@ impl Tx {
 
     /// Sends commands in the simple protocol, in one round trip.
     pub(crate) async fn send(&mut self, commands: SqlStr) -> sqlx::Result<()> {
-        unlogged(sqlx::raw_sql(commands).execute(&mut *self.connection)).await.map(drop)
+        within(self.patience, unlogged(sqlx::raw_sql(commands).execute(&mut *self.connection))).await.map(drop)
     }
 
     /// When it returns, the key is free.
     pub(crate) async fn rollback(mut self) {
         if self.is_outermost() {
-            self.reusable = PgTransactionManager::rollback(&mut self.connection).await.is_ok();
+            let rollback = PgTransactionManager::rollback(&mut self.connection);
+            self.reusable = within(self.patience, rollback).await.is_ok();
         } else {
             // Frees the key at once; the connection, whose depth is beyond repair, is closed by the drop.
             let _ = self.send(crate::statements::rollback()).await;
@@ -129,6 +144,11 @@ impl DerefMut for Tx {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.connection
     }
+}
+
+/// An answer of the server, or the error of a broken connection. Whoever gets that must not use the connection again.
+pub(crate) async fn within<T>(limit: Duration, answer: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())))
 }
 
 /// sqlx logs a slow statement whole, as a warning, and these hold keys and bodies.

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use idem_runtime::Idempotency;
+use idem_testing::proxy::{Action, Fault, Place, Proxy};
 use idem_testing::{Postgres, Shutdown, TestDatabase};
 use idem_tests::{App, Reply, Then, entry};
+use sqlx::postgres::PgPoolOptions;
 
 /// Posts until the answer is no transient one.
 async fn retry(app: &App, key: &str, then: impl Fn() -> Then) -> Reply {
@@ -135,4 +137,42 @@ async fn tables_that_are_missing_are_a_500_for_the_log() {
     assert_eq!(app.entries().await, 0);
     app.idempotency.migrate().await.expect("the migrations");
     assert_eq!(app.post("/entries", "k", &entry("now", Then::Created)).await.status, 201);
+}
+
+/// A network that swallows messages never says so.
+#[tokio::test]
+async fn a_silent_network_is_an_answer_within_the_limits() {
+    // Nothing stays prepared: the look-up and the handler's two queries take two round trips each.
+    const BEGIN: u64 = 1;
+    const LOOK_UP: u64 = 3;
+    const COMMIT: u64 = 8;
+    let places = [Place::RoundTrip(BEGIN), Place::Answer(BEGIN), Place::RoundTrip(LOOK_UP), Place::Answer(LOOK_UP)];
+    let places = places.into_iter().chain([Place::RoundTrip(COMMIT), Place::Answer(COMMIT)]);
+    let (database, direct) = App::start().await;
+    let proxy = Proxy::start(&database.url()).expect("a proxy");
+    let pool = proxy.pool_with(PgPoolOptions::new().max_connections(2));
+    let builder = Idempotency::builder(pool.clone()).connection_timeout(Duration::from_millis(300));
+    let builder = builder.lease(Duration::from_secs(1)).pool_checks(false).prepared_statements(false);
+    let app = App::over(pool.clone(), builder.build().expect("settings"));
+    for (number, place) in places.enumerate() {
+        let warm = app.post("/entries", &format!("warm{number}"), &entry("warm", Then::Created)).await;
+        assert_eq!(warm.status, 201, "{warm:?}");
+        while pool.num_idle() < pool.size() as usize {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        proxy.inject(Fault { place, action: Action::Stall(Duration::from_secs(3_600)) });
+        let key = format!("k{number}");
+        let silent = entry("retried", Then::Created);
+        let answered = tokio::time::timeout(Duration::from_secs(10), app.post("/entries", &key, &silent));
+        let answered = answered.await.unwrap_or_else(|_| panic!("{place:?}: no answer: {:?}", proxy.met()));
+        assert!([201, 409, 503].contains(&answered.status), "{place:?}: {answered:?}");
+        let met = proxy.met().unwrap_or_else(|| panic!("{place:?} was not met"));
+        let ours = ["BEGIN", "SELECT coalesce", "INSERT INTO \"idem\""];
+        assert!(ours.iter().any(|start| met.statement.starts_with(start)), "{place:?} is {met:?}");
+        let last = retry(&app, &key, || Then::Created).await;
+        assert_eq!(last.status, 201, "{place:?}: {last:?}");
+    }
+    let retried = "SELECT count(*) FROM entries WHERE text = 'retried'";
+    let count: i64 = sqlx::query_scalar(retried).fetch_one(&direct.pool).await.expect("a count");
+    assert_eq!(count, 6, "each once");
 }

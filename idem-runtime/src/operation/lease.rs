@@ -70,13 +70,13 @@ async fn keep(claim: Claim, token: i64, lost: Arc<AtomicBool>, resting: Arc<Atom
 
 async fn renew(claim: &Claim, token: i64) -> Result<bool, crate::Error> {
     let idempotency = &claim.idempotency;
-    let mut connection = idempotency.connection().await?;
+    let connection = idempotency.connection().await?;
     let renew = idempotency
         .query(&idempotency.statements().renew)
         .bind(&*claim.id.scope)
         .bind(&*claim.id.key)
         .bind(token)
         .bind(claim.lease.as_secs_f64());
-    let renewed = renew.execute(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
-    Ok(renewed.rows_affected() == 1)
+    let renewed = idempotency.execute(connection, renew).await.map_err(|error| idempotency.refused(error))?;
+    Ok(renewed == 1)
 }

@@ -218,7 +218,8 @@ impl Operation {
                 self.hold = leased;
                 let connection = self.claim.idempotency.connection().await?;
                 let statement = Statements::begin_step(self.claim.isolation, self.claim.lease);
-                let begun = Tx::begin(&self.claim.idempotency, connection, self.claim.key.clone(), statement).await;
+                let (key, lease) = (self.claim.key.clone(), self.claim.lease);
+                let begun = Tx::begin(&self.claim.idempotency, connection, key, statement, lease).await;
                 begun.map_err(|error| self.claim.refused(error))
             }
         }
@@ -345,7 +346,7 @@ impl Operation {
 
     async fn try_record(&mut self, line: &[u8]) -> Result<(), Error> {
         let idempotency = self.claim.idempotency.clone();
-        let mut connection = idempotency.connection().await?;
+        let connection = idempotency.connection().await?;
         let record = idempotency
             .query(&idempotency.statements().record)
             .bind(&*self.claim.id.scope)
@@ -353,8 +354,8 @@ impl Operation {
             .bind(self.token)
             .bind(self.claim.lease.as_secs_f64())
             .bind(line);
-        match record.execute(&mut *connection).await {
-            Ok(recorded) if recorded.rows_affected() == 1 => Ok(()),
+        match idempotency.execute(connection, record).await {
+            Ok(1) => Ok(()),
             Ok(_) => Err(self.fail(Broken::Lost)),
             Err(error) if is_lost(&error) => Err(self.fail(Broken::Unknown)),
             Err(error) => Err(self.claim.refused(error)),
@@ -385,7 +386,7 @@ impl Operation {
         connection: Result<PoolConnection<Postgres>, Error>,
     ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let mut connection = connection?;
+        let connection = connection?;
         let complete = idempotency
             .query(&idempotency.statements().complete_steps)
             .bind(&*self.claim.id.scope)
@@ -395,14 +396,14 @@ impl Operation {
             .bind(stored.status.cast_signed())
             .bind(&stored.headers)
             .bind(&*stored.body);
-        let completed = complete.execute(&mut *connection).await.map_err(|error| self.claim.refused(error))?;
-        Ok(completed.rows_affected() == 1)
+        let completed = idempotency.execute(connection, complete).await.map_err(|error| self.claim.refused(error))?;
+        Ok(completed == 1)
     }
 
     /// Gives the lease back: the next attempt resumes now. What is recorded stays.
     async fn give_back(&self) -> sqlx::Result<()> {
         let idempotency = &self.claim.idempotency;
-        let Ok(mut connection) = idempotency.connection().await else {
+        let Ok(connection) = idempotency.connection().await else {
             // The lease runs out by itself.
             return Ok(());
         };
@@ -411,7 +412,7 @@ impl Operation {
             .bind(&*self.claim.id.scope)
             .bind(&*self.claim.id.key)
             .bind(self.token);
-        give_back.execute(&mut *connection).await.map(drop)
+        idempotency.execute(connection, give_back).await.map(drop)
     }
 }
 
