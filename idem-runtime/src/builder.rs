@@ -251,10 +251,10 @@ impl Builder {
         self
     }
 
-    /// Whether the pool checks an idle connection before a claim gets it, with its ping (`test_before_acquire`) and its
-    /// `before_acquire` hook. Default `true`.
+    /// Whether the pool checks an idle connection before a claim or a replay gets it, with its ping (`test_before_acquire`)
+    /// and its `before_acquire` hook. Default `true`.
     ///
-    /// Switched off, it saves a round trip for each request: the claim's own first statement tells whether the connection lives,
+    /// Switched off, it saves a round trip for each request: the first statement tells whether the connection lives,
     /// and is sent again on another one if it does not. Leave it on for a pool whose `before_acquire` hook must run.
     /// (`after_connect` and `after_release` always do.)
     #[must_use]

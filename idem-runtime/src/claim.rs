@@ -155,14 +155,21 @@ impl Claim {
     /// Reads the outcome of an operation that was lately seen completed, with one statement. It decides nothing else:
     /// whatever else there is, and whatever goes wrong, is left to the claim.
     pub(crate) async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
-        if !self.idempotency.recent().holds(self.lock) {
+        let idempotency = &self.idempotency;
+        if !idempotency.recent().holds(self.lock) || idempotency.pool().num_idle() == 0 {
             return Ok(None);
         }
-        let mut connection = self.idempotency.connection_at_hand().await?;
-        let recall = self.about_key(&self.idempotency.statements().recall);
-        let limit = self.idempotency.settings().connection_timeout;
-        let recalled = within(limit, unlogged((&mut *connection).fetch_optional(recall))).await;
-        let Ok(Some(row)) = recalled.inspect_err(|_| connection.close_on_drop()) else { return Ok(None) };
+        let Ok(mut connection) = idempotency.connection_to_repeat_on().await else { return Ok(None) };
+        let recall = self.about_key(&idempotency.statements().recall);
+        let recall = unlogged((&mut *connection).fetch_optional(recall));
+        let row = match within(idempotency.settings().connection_timeout, recall).await {
+            Ok(Some(row)) => row,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                close_if_lost(&mut connection, &error);
+                return Ok(None);
+            }
+        };
         let fingerprint: Vec<u8> = row.try_get("fingerprint").map_err(Error::Database)?;
         if fingerprint != self.fingerprint {
             return Err(Error::Mismatch);
@@ -199,7 +206,7 @@ impl Claim {
     async fn begin(&self) -> Result<Tx, Error> {
         let statements = self.idempotency.statements();
         let statement = statements.begin_claim(self.lock, self.isolation, self.lease);
-        let connection = self.idempotency.connection_to_claim_on().await?;
+        let connection = self.idempotency.connection_to_repeat_on().await?;
         match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone(), self.lease).await {
             Err(error) if is_lost(&error) => {
                 let connection = self.idempotency.connection().await?;
@@ -227,16 +234,11 @@ impl Idempotency {
         }
     }
 
-    /// A connection for a claim. If the pool's checks are not wanted it may have died unnoticed: the claim's first statement
-    /// tells.
-    async fn connection_to_claim_on(&self) -> Result<PoolConnection<Postgres>, Error> {
-        if self.settings().pool_checks { self.connection().await } else { self.connection_at_hand().await }
-    }
-
-    /// An idle connection of the pool, if there is one, without its checks: for whoever can do without an answer. It saves a
-    /// round trip. The application's code must not run on it, since a hook of the pool may prepare connections for that.
-    pub(crate) async fn connection_at_hand(&self) -> Result<PoolConnection<Postgres>, Error> {
-        match self.pool().try_acquire() {
+    /// A connection for what can be sent again on another one. Where the builder allows it, it comes without the pool's
+    /// checks, which saves a round trip, and may have died unnoticed.
+    pub(crate) async fn connection_to_repeat_on(&self) -> Result<PoolConnection<Postgres>, Error> {
+        let idle = if self.settings().pool_checks { None } else { self.pool().try_acquire() };
+        match idle {
             Some(connection) => Ok(connection),
             None => self.connection().await,
         }
@@ -249,12 +251,19 @@ impl Idempotency {
         statement: Query<'_, Postgres, PgArguments>,
     ) -> sqlx::Result<u64> {
         let executed = within(self.settings().connection_timeout, statement.execute(&mut *connection)).await;
-        executed.inspect_err(|_| connection.close_on_drop()).map(|executed| executed.rows_affected())
+        executed.inspect_err(|error| close_if_lost(&mut connection, error)).map(|executed| executed.rows_affected())
     }
 
     /// An error of a statement that changed nothing.
     pub(crate) fn refused(&self, error: sqlx::Error) -> Error {
         if is_lost(&error) || is_conflict(&error) { self.unavailable(error) } else { Error::Database(error) }
+    }
+}
+
+/// A connection that was given up in the middle of a statement must not go back to the pool.
+fn close_if_lost(connection: &mut PoolConnection<Postgres>, error: &sqlx::Error) {
+    if is_lost(error) {
+        connection.close_on_drop();
     }
 }
 

@@ -25,7 +25,8 @@ const NOT_STORED: [HeaderName; 11] = [
 ];
 
 /// Lines that most responses have, stored as one byte each: `COMMON + ` their place. No header's name begins with such a byte.
-/// Places are in databases, so a new line goes to the end and none is ever taken out.
+/// Places are in databases, so a new line goes to the end, is written one release after it can be read, and none is ever
+/// taken out.
 const COMMON_LINES: [&[u8]; 5] = [
     b"content-type:application/json",
     b"content-type:text/plain; charset=utf-8",

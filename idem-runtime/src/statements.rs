@@ -310,8 +310,9 @@ impl Statements {
 
     /// The same after its commit was refused, which may have left the transaction aborted or have ended it.
     pub(crate) fn begin_steps_anew(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>) -> SqlStr {
+        let begin = begin_with_lease(None, steps.lease);
         let insert = self.insert_steps(steps, attempt, &steps.token.to_string());
-        safe(format!("ROLLBACK; BEGIN; {insert}; COMMIT AND CHAIN"))
+        safe(format!("ROLLBACK; {begin}; {insert}; COMMIT AND CHAIN"))
     }
 
     fn insert_steps(&self, steps: &Steps<'_>, attempt: &NewAttempt<'_>, token: &str) -> String {
@@ -344,7 +345,7 @@ impl Statements {
     /// The recovery point and the writes in one commit, if this is still the transaction that was begun (22P02
     /// otherwise) and the operation is still ours (22012 otherwise).
     ///
-    /// One statement for both: each costs the server its planning.
+    /// One statement for both, so that the server plans one.
     pub(crate) fn commit_step(&self, steps: &Steps<'_>) -> SqlStr {
         let mut set = String::from("recovery_points = recovery_points || ");
         push_bytes(&mut set, steps.recovery_points);

@@ -57,9 +57,7 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     pub(crate) fn start(handler: &'static str, scope: &EncodedScope, key: Option<&IdempotencyKey>) -> Self {
         let span = tracing::info_span!("idempotent", handler, scope = Empty, key = Empty, outcome = Empty);
-        if let Ok(scope) = &scope.0
-            && !span.is_disabled()
-        {
+        if let Ok(scope) = &scope.0 {
             span.record("scope", hex::encode(&sha256(&[scope.as_bytes()])[..8]));
         }
         if let Some(key) = key

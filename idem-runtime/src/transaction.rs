@@ -97,7 +97,7 @@ impl Tx {
         within(self.patience, unlogged(sqlx::raw_sql(commands).execute(&mut *self.connection))).await.map(drop)
     }
 
-    /// When it returns, the key is free.
+    /// When it returns, the key is free; if the server does not answer, as soon as it notices that we are gone.
     pub(crate) async fn rollback(mut self) {
         if self.is_outermost() {
             let rollback = PgTransactionManager::rollback(&mut self.connection);

@@ -191,29 +191,40 @@ async fn kill_idle(direct: &PgPool) {
     let _: i64 = sqlx::query_scalar(kill).fetch_one(direct).await.expect("a count");
 }
 
-/// Row-level security and its like rest on such hooks.
-#[tokio::test]
-async fn a_handler_gets_no_connection_that_the_pools_hooks_have_not_prepared() {
-    let database = TestDatabase::create().await.expect("a database");
-    let direct = App::first(&database).await.pool;
-    let only_prepared = "ALTER TABLE entries ADD CHECK (coalesce(current_setting('app.prepared', true), '') = 'yes')";
-    sqlx::query(only_prepared).execute(&direct).await.expect("a constraint");
+/// A pool whose hooks prepare its connections, and whose preparation ends with each use.
+pub(crate) fn prepared_pool(database: &TestDatabase) -> PgPool {
+    async fn prepare(connection: &mut PgConnection, prepared: &'static str) -> sqlx::Result<bool> {
+        let set = "SELECT set_config('app.prepared', $1, false)";
+        sqlx::query(set).bind(prepared).execute(connection).await.map(|_| true)
+    }
     let options = PgPoolOptions::new()
         .max_connections(2)
-        .after_connect(|connection, _| Box::pin(prepare(connection, "yes")))
-        .before_acquire(|connection, _| Box::pin(async { prepare(connection, "yes").await.map(|()| true) }))
-        .after_release(|connection, _| Box::pin(async { prepare(connection, "no").await.map(|()| true) }));
-    let pool = database.pool_with(options);
+        .after_connect(|connection, _| Box::pin(async { prepare(connection, "yes").await.map(drop) }))
+        .before_acquire(|connection, _| Box::pin(prepare(connection, "yes")))
+        .after_release(|connection, _| Box::pin(prepare(connection, "no")));
+    database.pool_with(options)
+}
+
+/// Has a table take rows from prepared connections only.
+pub(crate) async fn guard(pool: &PgPool, table: &str) {
+    let check = "CHECK (coalesce(current_setting('app.prepared', true), '') = 'yes')";
+    let guard = sqlx::AssertSqlSafe(format!("ALTER TABLE {table} ADD {check}"));
+    sqlx::query(guard).execute(pool).await.expect("a constraint");
+}
+
+/// Row-level security and its like rest on such hooks.
+#[tokio::test]
+async fn no_statement_runs_on_a_connection_that_the_pools_hooks_have_not_prepared() {
+    let database = TestDatabase::create().await.expect("a database");
+    let direct = App::first(&database).await.pool;
+    guard(&direct, "entries").await;
+    guard(&direct, "idem.idempotency_keys").await;
+    let pool = prepared_pool(&database);
     let app = App::over(pool.clone(), Idempotency::new(pool));
     for key in ["a", "b", "c"] {
         let first = app.post("/entries", key, &entry("prepared", Then::Created)).await;
         assert_eq!(first.status, 201, "{first:?}");
-        // A replay runs nothing of the application, and need not wait for the hooks.
         app.post("/entries", key, &entry("prepared", Then::Created)).await.assert_replays(&first);
     }
     assert_eq!(app.stored().await, 3);
-}
-
-async fn prepare(connection: &mut PgConnection, prepared: &'static str) -> sqlx::Result<()> {
-    sqlx::query("SELECT set_config('app.prepared', $1, false)").bind(prepared).execute(connection).await.map(drop)
 }

@@ -21,6 +21,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tower::ServiceExt;
 
+use crate::pools::{guard, prepared_pool};
+
 /// Another system that takes money, and honours idempotency keys if it is asked to.
 #[derive(Debug, Default)]
 struct Provider {
@@ -254,6 +256,21 @@ async fn stubborn(
     ran
 }
 
+/// Refuses whatever goes wrong, after a stop at the gate.
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn refusing(
+    tenant: Tenant,
+    op: &mut Operation,
+    State(world): State<World>,
+    Json(cart): Json<Cart>,
+) -> Result<Response, ApiError> {
+    let ran = run(op, &world, &cart).await;
+    if ran.is_err() {
+        world.come_by("failed").await?;
+    }
+    ran.map_err(|_| ApiError::Refused)
+}
+
 /// Its transaction takes longer than the pause between two renewals of the lease, and the renewals change the row that its
 /// snapshot has seen.
 #[idempotent(scope = tenant.id, ttl = "24h", lease = "1s", isolation = "serializable")]
@@ -322,6 +339,24 @@ async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) ->
             part(op, "stays").await?;
             _ = deferred(op).await;
         }
+        "conflict" => conflict(op).await.map_err(|_| ApiError::Refused)?,
+        "later conflict" => {
+            part(op, "stays").await?;
+            conflict(op).await.map_err(|_| ApiError::Refused)?;
+        }
+        "refused escape" => {
+            part(op, "stays").await?;
+            let escaped: Result<(), ApiError> =
+                op.transaction("escapes and refuses", async |tx| escape(tx).await).await;
+            escaped.map_err(|_| ApiError::Refused)?;
+        }
+        "swallowed no JSON" => {
+            let no_json = op.transaction("no JSON", async |tx| {
+                insert(tx, "no JSON").await?;
+                Ok::<_, ApiError>(HashMap::from([((1, 2), 3)]))
+            });
+            no_json.await.expect_err("its keys are no strings");
+        }
         "swallow" => {
             let order: Result<i64, ApiError> = op
                 .transaction("aborted", async |tx| {
@@ -336,6 +371,17 @@ async fn mistaken(tenant: Tenant, op: &mut Operation, Json(cart): Json<Cart>) ->
         _ => {}
     }
     Ok("no part, no step".to_owned())
+}
+
+/// Loses to a concurrent transaction, as far as it can see.
+async fn conflict(op: &mut Operation) -> Result<(), ApiError> {
+    let lost = op.transaction("conflict", async |tx| {
+        insert(tx, "conflict").await?;
+        let raise = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+        sqlx::query(raise).execute(tx).await?;
+        Ok(())
+    });
+    lost.await
 }
 
 /// Writes what a deferred constraint refuses at the commit.
@@ -369,6 +415,7 @@ impl Process {
             .route("/checkout", post(checkout))
             .route("/patient", post(patient))
             .route("/stubborn", post(stubborn))
+            .route("/refusing", post(refusing))
             .route("/slow", post(slow))
             .route("/keyless", post(keyless))
             .route("/mistaken", post(mistaken))
@@ -657,6 +704,12 @@ async fn an_outcome_that_the_database_refuses_gives_the_lease_back() {
 /// That the database was away is no outcome of the operation, even where failures are outcomes.
 #[tokio::test]
 async fn a_failure_of_the_database_is_never_the_stored_outcome() {
+    for path in ["/stubborn", "/refusing"] {
+        the_database_is_away_after_the_charge(path).await;
+    }
+}
+
+async fn the_database_is_away_after_the_charge(path: &'static str) {
     let (database, _) = App::start().await;
     let pool = database.pool_with(PgPoolOptions::new().max_connections(1));
     let builder = Idempotency::builder(pool.clone()).connection_timeout(Duration::from_millis(100));
@@ -665,7 +718,7 @@ async fn a_failure_of_the_database_is_never_the_stored_outcome() {
     process.world.fault("failed", Fault::Wait);
     let cut = tokio::spawn({
         let process = process.clone();
-        async move { process.post("/stubborn", "k", "cart").await }
+        async move { process.post(path, "k", "cart").await }
     });
     process.world.gate.arrival().await;
     let held = process.pool.acquire().await.expect("the only connection");
@@ -674,13 +727,13 @@ async fn a_failure_of_the_database_is_never_the_stored_outcome() {
     drop(held);
     process.world.gate.open(1);
     assert_eq!(cut.await.expect("no panic").status, 503);
-    let resumed = process.post("/stubborn", "k", "cart").await;
+    let resumed = process.post(path, "k", "cart").await;
     assert_eq!((resumed.status, resumed.replayed()), (201, false), "{resumed:?}");
     process.assert_once().await;
     // The handler's own failure is stored.
     process.world.fault("in charge", Fault::Fail);
-    let failed = process.post("/stubborn", "k2", "cart").await;
-    process.post("/stubborn", "k2", "cart").await.assert_replays(&failed);
+    let failed = process.post(path, "k2", "cart").await;
+    process.post(path, "k2", "cart").await.assert_replays(&failed);
 }
 
 #[tokio::test]
@@ -756,7 +809,7 @@ async fn mistakes_that_only_a_run_shows_are_errors() {
     assert_eq!(process.count("entries WHERE text = 'twice'").await, 1);
     assert_eq!(process.count("entries WHERE text = 'follows'").await, 0);
     let swallowed = process.post("/mistaken", "swallow", "swallow").await;
-    assert_eq!(swallowed.status, 503, "an attempt whose commit failed cannot claim success: {swallowed:?}");
+    assert_eq!(swallowed.status, 500, "an attempt whose commit failed cannot claim success: {swallowed:?}");
     assert_eq!(process.count("entries WHERE text = 'aborted'").await, 0);
     let none = process.post("/mistaken", "none", "none").await;
     assert_eq!(none.status, 200);
@@ -778,13 +831,47 @@ async fn a_transaction_that_its_commit_refuses_is_rolled_back_and_the_handlers_a
     for text in ["swallowed at the commit", "swallowed at a later commit"] {
         for _ in 0..2 {
             let swallowed = process.post("/mistaken", text.replace(' ', "-").as_str(), text).await;
-            assert_eq!(swallowed.status, 503, "a part that did not happen is no success: {text}: {swallowed:?}");
+            assert_eq!(swallowed.status, 500, "a part that did not happen is no success: {text}: {swallowed:?}");
         }
     }
     assert_eq!(process.count("entries WHERE text = 'deferred'").await, 0);
     assert_eq!(process.count("entries WHERE text = 'stays'").await, 1, "a part that happened is not repeated");
     let held = "idem.idempotency_keys WHERE status IS NULL AND lease_expires_at > clock_timestamp()";
     assert_eq!(process.count(held).await, 0, "no key is held");
+}
+
+/// What stopped a part beside its own code is no outcome, whatever the handler makes of it.
+#[tokio::test]
+async fn an_interruption_is_never_a_stored_refusal() {
+    let (_database, process) = Process::start().await;
+    for (text, status) in
+        [("conflict", 503), ("later conflict", 503), ("refused escape", 500), ("swallowed no JSON", 500)]
+    {
+        for _ in 0..2 {
+            let reply = process.post("/mistaken", text.replace(' ', "-").as_str(), text).await;
+            assert_eq!((reply.status, reply.replayed()), (status, false), "{text}: {reply:?}");
+        }
+    }
+    assert_eq!(process.count("entries WHERE text IN ('conflict', 'no JSON')").await, 0);
+    assert_eq!(process.count("idem.idempotency_keys WHERE status IS NOT NULL").await, 0);
+    let held = "idem.idempotency_keys WHERE status IS NULL AND lease_expires_at > clock_timestamp()";
+    assert_eq!(process.count(held).await, 0, "no key is held");
+}
+
+#[tokio::test]
+async fn no_statement_of_an_operation_runs_on_a_connection_that_the_pools_hooks_have_not_prepared() {
+    let database = TestDatabase::create().await.expect("a database");
+    let direct = App::first(&database).await.pool;
+    for table in ["entries", "notes", "idem.idempotency_keys"] {
+        guard(&direct, table).await;
+    }
+    let process = Process::over_pool(prepared_pool(&database), Arc::default());
+    process.world.fault("in mark", Fault::Fail);
+    assert_eq!(process.post("/checkout", "k", "cart").await.status, 500);
+    let first = process.post("/checkout", "k", "cart").await;
+    assert_eq!(first.status, 201, "{first:?}");
+    process.post("/checkout", "k", "cart").await.assert_replays(&first);
+    process.assert_once().await;
 }
 
 #[tokio::test]

@@ -50,9 +50,22 @@ pub struct Operation {
     names: HashSet<String>,
     /// The part that is under way, or that ended without a result.
     unfinished: Option<String>,
-    /// It ended so because of the database and not by itself.
-    interrupted: bool,
+    /// Why a part ended that its own code did not end.
+    interruption: Option<Interruption>,
     broken: Option<Broken>,
+}
+
+/// What stopped a part beside its own code: it bounds what the handler may answer.
+#[derive(Debug)]
+enum Interruption {
+    /// The server refused the part's writes. The handler may refuse the request for it; it has not succeeded.
+    Refused { name: String },
+    /// A mistake of the handler's: it has no outcome.
+    Mistake { name: String },
+    /// The database could not be used: there is no outcome yet.
+    Unavailable,
+    /// The part lost to a concurrent transaction, which the next attempt may win.
+    Conflict,
 }
 
 enum Hold {
@@ -82,14 +95,16 @@ impl Operation {
     /// Runs `body` in a transaction and commits its writes together with the recovery point `name`.
     ///
     /// An `Err` of `body` rolls its writes back, records nothing and comes out as it is; no other part may follow it in this
-    /// attempt, since a retry could not come by the same way. A failure to act upon is a result: `Ok(Declined)`. If the recovery point was
-    /// recorded by an earlier attempt, `body` does not run and its recorded result is returned.
+    /// attempt, since a retry could not come by the same way. A failure to act upon is a result: `Ok(Declined)`. If the
+    /// recovery point was recorded by an earlier attempt, `body` does not run and its recorded result is returned.
     ///
     /// # Errors
-    /// As `E::from`: [`Error::LostClaim`] when another attempt has taken over, [`Error::StepsChanged`],
-    /// [`Error::DuplicateStep`], [`Error::Escaped`], [`Error::Unavailable`], [`Error::OutcomeUnknown`], [`Error::Json`].
-    /// After [`Error::LostClaim`], [`Error::StepsChanged`] and [`Error::OutcomeUnknown`] the attempt is over, whatever the
-    /// handler returns.
+    /// As `E::from`: [`Error::Database`] when the server refuses the commit (a deferred constraint), [`Error::LostClaim`]
+    /// when another attempt has taken over, [`Error::StepsChanged`], [`Error::DuplicateStep`], [`Error::StepFailed`],
+    /// [`Error::Escaped`], [`Error::Unavailable`], [`Error::OutcomeUnknown`], [`Error::Json`].
+    ///
+    /// After any of them there is no success: a 2xx or 3xx is answered with 500 or 503 instead, and nothing is stored. A 4xx is
+    /// an outcome after [`Error::Database`] only.
     pub async fn transaction<T, E>(
         &mut self,
         name: &str,
@@ -100,10 +115,11 @@ impl Operation {
         E: From<Error>,
     {
         if let Some(point) = self.come_by(name)? {
-            let Some(result) = point.result()? else {
+            let Some(result) = self.result_of(&point)? else {
                 // A call to another system was started in this place.
                 self.position -= 1;
-                return Err(self.changed(Some(name)).into());
+                let changed = self.changed(Some(name));
+                return Err(self.interrupt(changed).into());
             };
             self.unfinished = None;
             return Ok(result);
@@ -112,12 +128,22 @@ impl Operation {
         let mut tx = self.begin().await.map_err(|error| self.interrupt(error))?;
         match body(&mut tx).await {
             Ok(result) => {
-                let line = recovery_points::finished(name, &result)?;
+                let line = match recovery_points::finished(name, &result) {
+                    Ok(line) => line,
+                    Err(error) => {
+                        let error = self.interrupt(error);
+                        self.roll_back(tx).await.map_err(|error| self.interrupt(error))?;
+                        return Err(error.into());
+                    }
+                };
                 self.commit(tx, &line).await.map_err(|error| self.interrupt(error))?;
                 self.unfinished = None;
                 Ok(result)
             }
             Err(error) => {
+                if tx.met_conflict() {
+                    self.interruption.get_or_insert(Interruption::Conflict);
+                }
                 self.roll_back(tx).await.map_err(|error| self.interrupt(error))?;
                 Err(error)
             }
@@ -127,8 +153,9 @@ impl Operation {
     /// Calls another system: `call` gets the derived key `<key>:<name>`, the same on every attempt, and its result is
     /// recorded before the next line runs.
     ///
-    /// An `Err` records nothing, and no other part may follow it in this attempt. A call that started and has no recorded result may have happened: the next attempt makes
-    /// it again with the same key. For a system that knows no keys, add [`reconcile`](Step::reconcile).
+    /// An `Err` records nothing, and no other part may follow it in this attempt. A call that started and has no recorded
+    /// result may have happened: the next attempt makes it again with the same key. For a system that knows no keys, add
+    /// [`reconcile`](Step::reconcile).
     ///
     /// # Errors
     /// When awaited: `call`'s own, and as `E::from` those of [`transaction`](Self::transaction).
@@ -141,6 +168,14 @@ impl Operation {
 
     /// The next part's recovery point, if an earlier attempt recorded one here.
     fn come_by(&mut self, name: &str) -> Result<Option<RecoveryPoint>, Error> {
+        self.next_point(name).map_err(|error| self.interrupt(error))
+    }
+
+    fn result_of<T: DeserializeOwned>(&mut self, point: &RecoveryPoint) -> Result<Option<T>, Error> {
+        point.result().map_err(|error| self.interrupt(error))
+    }
+
+    fn next_point(&mut self, name: &str) -> Result<Option<RecoveryPoint>, Error> {
         self.check()?;
         if let Some(name) = &self.unfinished {
             return Err(Error::StepFailed { name: name.clone() });
@@ -174,9 +209,31 @@ impl Operation {
         error
     }
 
+    /// Remembers that `error` ended a part. The first one counts: it is what the later ones come from.
     fn interrupt(&mut self, error: Error) -> Error {
-        self.interrupted = true;
+        let name = || self.unfinished.clone().unwrap_or_default();
+        let interruption = match &error {
+            Error::Database(_) => Interruption::Refused { name: name() },
+            Error::DuplicateStep { name } | Error::StepFailed { name } => Interruption::Mistake { name: name.clone() },
+            Error::Escaped | Error::Json(_) => Interruption::Mistake { name: name() },
+            _ => Interruption::Unavailable,
+        };
+        self.interruption.get_or_insert(interruption);
         error
+    }
+
+    /// The answer in place of one that an interruption does not allow.
+    fn disallowed(&self, stored: &StoredResponse) -> Option<Error> {
+        let refused = stored.status >= 400;
+        match self.interruption.as_ref()? {
+            Interruption::Refused { .. } if refused => None,
+            Interruption::Refused { name } | Interruption::Mistake { name } => {
+                Some(Error::StepFailed { name: name.clone() })
+            }
+            Interruption::Unavailable | Interruption::Conflict => {
+                Some(self.claim.idempotency.unavailable(sqlx::Error::BeginFailed))
+            }
+        }
     }
 
     fn error(&self, broken: &Broken) -> Error {
@@ -275,7 +332,8 @@ impl Operation {
         let conflict = tx.met_conflict();
         let constraint = error.as_database_error().and_then(|error| error.constraint());
         let error = match (code(&error).as_deref(), constraint) {
-            (Some("23505"), Some("idempotency_keys_pkey")) | (Some("22012"), None) => self.fail(Broken::Lost),
+            (Some("22012"), None) => self.fail(Broken::Lost),
+            _ if is_taken(&error) => self.fail(Broken::Lost),
             (Some("23514"), Some("completed_or_claimed")) | (Some("22P02" | "25P01"), None) => Error::Escaped,
             _ if conflict => self.claim.idempotency.unavailable(error),
             _ => self.claim.refused(error),
@@ -298,7 +356,12 @@ impl Operation {
                 self.lease();
             }
             Err(error) if is_lost(&error) => {}
-            Err(_) => tx.rollback().await,
+            Err(error) => {
+                tx.rollback().await;
+                if is_taken(&error) {
+                    self.fail(Broken::Lost);
+                }
+            }
         }
     }
 
@@ -333,7 +396,8 @@ impl Operation {
 
     /// Records a result: the part is done.
     async fn finish(&mut self, name: &str, result: &impl Serialize) -> Result<(), Error> {
-        self.record(&recovery_points::finished(name, result)?).await?;
+        let line = recovery_points::finished(name, result).map_err(|error| self.interrupt(error))?;
+        self.record(&line).await?;
         self.unfinished = None;
         Ok(())
     }
@@ -362,31 +426,33 @@ impl Operation {
         }
     }
 
-    /// Stores the response. Repeating it is harmless, so a lost acknowledgement is answered with a repetition.
-    async fn complete(&mut self, stored: &StoredResponse) -> Result<bool, Error> {
-        let idempotency = self.claim.idempotency.clone();
-        let mut tried = self.try_complete(stored, idempotency.connection_at_hand().await).await;
+    /// Stores the response. Repeating it is harmless, so a lost acknowledgement is answered with a repetition, and the first
+    /// try may do without the pool's checks.
+    async fn complete(&self, stored: &StoredResponse) -> Result<bool, Error> {
+        let idempotency = &self.claim.idempotency;
+        let mut tried = self.complete_on(idempotency.connection_to_repeat_on().await, stored).await;
         for pause in &RESOLVE_PAUSES {
             if !matches!(tried, Err(Error::Unavailable { .. })) {
                 return tried;
             }
             sleep(*pause).await;
-            tried = self.try_complete(stored, idempotency.connection().await).await;
+            tried = self.complete_on(idempotency.connection().await, stored).await;
         }
-        if let Err(error @ Error::Unavailable { .. }) = &tried {
-            tracing::warn!(handler = self.claim.handler, %error, "the outcome of a multi-step operation could not be stored");
-            return Err(idempotency.outcome_unknown());
+        match tried {
+            Err(error @ Error::Unavailable { .. }) => {
+                tracing::warn!(handler = self.claim.handler, %error, "the outcome of a multi-step operation could not be stored");
+                Err(idempotency.outcome_unknown())
+            }
+            completed => completed,
         }
-        tried
     }
 
-    async fn try_complete(
+    async fn complete_on(
         &self,
-        stored: &StoredResponse,
         connection: Result<PoolConnection<Postgres>, Error>,
+        stored: &StoredResponse,
     ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let connection = connection?;
         let complete = idempotency
             .query(&idempotency.statements().complete_steps)
             .bind(&*self.claim.id.scope)
@@ -396,7 +462,7 @@ impl Operation {
             .bind(stored.status.cast_signed())
             .bind(&stored.headers)
             .bind(&*stored.body);
-        let completed = idempotency.execute(connection, complete).await.map_err(|error| self.claim.refused(error))?;
+        let completed = idempotency.execute(connection?, complete).await.map_err(|error| self.claim.refused(error))?;
         Ok(completed == 1)
     }
 
@@ -416,6 +482,12 @@ impl Operation {
     }
 }
 
+/// Whether another transaction has inserted the key first.
+fn is_taken(error: &sqlx::Error) -> bool {
+    let Some(database) = error.as_database_error() else { return false };
+    (database.code().as_deref(), database.constraint()) == (Some("23505"), Some("idempotency_keys_pkey"))
+}
+
 impl Unit for Operation {
     async fn claim(mut tx: Tx, free: Free, claim: &Claim) -> Result<Option<Self>, Error> {
         let token = fastrand::i64(1..);
@@ -427,7 +499,7 @@ impl Unit for Operation {
             position: 0,
             names: HashSet::new(),
             unfinished: None,
-            interrupted: false,
+            interruption: None,
             broken: None,
         };
         match free {
@@ -462,14 +534,18 @@ impl Unit for Operation {
             // No part was run: it is an operation of one transaction.
             return tx.end(claim, verdict, ticket).await;
         }
-        let succeeded = matches!(verdict, Verdict::Commit(_));
         let stored = match verdict {
             // That the database was away is no outcome of the handler's, even where failures are outcomes.
-            Verdict::Refuse(stored) if stored.status < 500 || !self.interrupted => stored,
+            Verdict::Refuse(stored) if stored.status < 500 || self.interruption.is_none() => stored,
             Verdict::Commit(stored) => stored,
             Verdict::Refuse(_) | Verdict::Release => {
+                let conflict = matches!(self.interruption, Some(Interruption::Conflict));
                 self.abandon().await;
-                return Ok(Ended::Own);
+                return if conflict {
+                    Err(claim.idempotency.unavailable(sqlx::Error::BeginFailed))
+                } else {
+                    Ok(Ended::Own)
+                };
             }
         };
         if self.position < self.recorded.len() {
@@ -480,13 +556,12 @@ impl Unit for Operation {
             self.abandon().await;
             return if lost { claim.rival::<Self>().await } else { Err(error) };
         }
-        if succeeded && self.interrupted {
-            // What the database did not let happen is no success, even if the handler did not look.
+        if let Some(error) = self.disallowed(&stored) {
             self.abandon().await;
-            return Err(claim.idempotency.unavailable(sqlx::Error::RowNotFound));
+            return Err(error);
         }
         match self.complete(&stored).await {
-            Ok(true) => {}
+            Ok(true) => claim.idempotency.recent().note(claim.lock),
             Ok(false) => return claim.rival::<Self>().await,
             Err(error) => {
                 self.abandon().await;

@@ -57,8 +57,9 @@ where
     fn into_future(self) -> StepFuture<'a, T, E> {
         Box::pin(async move {
             let Self { operation, name, call } = self;
-            let point = operation.come_by(name)?;
-            if let Some(result) = point.map(|point| point.result()).transpose()?.flatten() {
+            if let Some(point) = operation.come_by(name)?
+                && let Some(result) = operation.result_of(&point)?
+            {
                 operation.unfinished = None;
                 return Ok(result);
             }
@@ -85,7 +86,7 @@ where
             let Self { step: Step { operation, name, call }, reconcile } = self;
             match operation.come_by(name)? {
                 Some(point) => {
-                    if let Some(result) = point.result()? {
+                    if let Some(result) = operation.result_of(&point)? {
                         operation.unfinished = None;
                         return Ok(result);
                     }
@@ -96,7 +97,8 @@ where
                 }
                 None => {
                     operation.ensure_leased().await?;
-                    operation.record(&recovery_points::started(name)?).await?;
+                    let line = recovery_points::started(name).map_err(|error| operation.interrupt(error))?;
+                    operation.record(&line).await?;
                 }
             }
             make(operation, name, call).await
