@@ -243,6 +243,15 @@ impl Application {
         Self::with(pool, idempotency)
     }
 
+    /// The same over the same pool, with `pool_checks(false)`.
+    ///
+    /// # Errors
+    /// None: the setting has no bad value.
+    pub fn without_pool_checks(&self) -> Result<Self> {
+        let idempotency = Idempotency::builder(self.pool.clone()).pool_checks(false).build()?;
+        Ok(Self::with(self.pool.clone(), idempotency))
+    }
+
     /// The application over a pool and a handle of its own.
     #[must_use]
     pub fn with(pool: PgPool, idempotency: Idempotency) -> Self {

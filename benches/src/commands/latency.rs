@@ -16,8 +16,12 @@ use crate::stage::{CONNECTIONS, Stage};
 
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-const HANDLERS: [(&str, &str); 3] =
-    [("/plain", "plain transaction"), ("/annotated", "#[idempotent]"), ("/usual", "claim committed, work, update")];
+const HANDLERS: [(&str, &str); 4] = [
+    ("/plain", "plain transaction"),
+    ("/annotated", "#[idempotent]"),
+    ("/annotated", "#[idempotent], pool_checks(false)"),
+    ("/usual", "claim committed, work, update"),
+];
 
 pub(super) async fn measure(options: &Options) -> Result<Report> {
     let progress = Progress::of("latency");
@@ -27,11 +31,13 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     let database = stage.database().await?;
     let proxy = Proxy::start(&database.url())?;
     let application = Application::over(proxy.pool_with(PgPoolOptions::new().max_connections(CONNECTIONS)));
+    let unchecked = application.without_pool_checks()?;
     proxy.set_latency(ROUND_TRIP);
-    let mut all: [Vec<f64>; 3] = Default::default();
-    let series: [_; 3] = alternate(rounds, &progress, async |variant: usize| {
+    let mut all: [Vec<f64>; 4] = Default::default();
+    let series: [_; 4] = alternate(rounds, &progress, async |variant: usize| {
         let path = HANDLERS[variant].0;
-        let latencies = latencies(&application.router, requests, || fresh(path)).await?;
+        let router = if variant == 2 { &unchecked.router } else { &application.router };
+        let latencies = latencies(router, requests, || fresh(path)).await?;
         all[variant].extend(&latencies);
         Ok(quantile(&latencies, 0.5))
     })
@@ -42,7 +48,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
         let milliseconds = |share| format!("{:.2} ms", quantile(latencies, share) * 1_000.0);
         table.row([(*name).to_owned(), milliseconds(0.5), milliseconds(0.95), milliseconds(0.99)]);
     }
-    let [plain, annotated, _] = &series;
+    let [plain, annotated, ..] = &series;
     Ok(Report {
         command: "latency",
         title: format!("{ROUND_TRIP:?} more for each round trip, {rounds} rounds of {requests} orders each"),

@@ -13,6 +13,8 @@ use crate::progress::Progress;
 use crate::report::{Finding, Goal, Report, Table, number};
 use crate::stage::{CONNECTIONS, Stage, run};
 
+const REQUESTS: [&str; 3] = ["select one row by key", "replay", "replay, pool_checks(false)"];
+
 pub(super) async fn measure(options: &Options) -> Result<Report> {
     let progress = Progress::of("replay");
     let (rounds, slice) = options.size((25, Duration::from_millis(700)), (1, Duration::from_millis(100)));
@@ -20,6 +22,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     progress.stage("starting Postgres");
     let stage = Stage::open(&[]).await?;
     let (_database, application) = stage.application().await?;
+    let unchecked = application.without_pool_checks()?;
     progress.stage("storing what is replayed");
     for key in &keys {
         send(&application.router, order("/annotated", key)).await?;
@@ -28,22 +31,25 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     // The application's scopes are its tenants' names; the runtime's encoding of them is not.
     run(&application.pool, &copy.replace("scope,", "'tenant-1',")).await?;
     run(&application.pool, "VACUUM ANALYZE").await?;
-    let mut spent = Spent::<2>::default();
-    let [select, replay] = alternate(rounds, &progress, async |variant: usize| {
+    let mut spent = Spent::<3>::default();
+    let series: [_; 3] = alternate(rounds, &progress, async |variant: usize| {
         let keys = keys.clone();
         let request = move || {
             let key = &keys[fastrand::usize(..keys.len())];
             if variant == 0 { look(key) } else { order("/annotated", key) }
         };
-        let requests = throughput(&application.router, slice, request);
+        let router = if variant == 2 { &unchecked.router } else { &application.router };
+        let requests = throughput(router, slice, request);
         spent.note(variant, &application.pool, requests).await
     })
     .await?;
 
-    let vs_select = replay.against(&select);
+    let [select, replay, _] = &series;
     let mut table = Table::new(["requests", "requests/s", "of select", "processor time each"]);
-    table.row(["select one row by key".to_owned(), number(select.median()), number(1.0), spent.median(0)]);
-    table.row(["replay".to_owned(), number(replay.median()), number(vs_select.median), spent.median(1)]);
+    for (variant, (name, series)) in REQUESTS.iter().zip(&series).enumerate() {
+        let ratio = number(series.against(select).median);
+        table.row([(*name).to_owned(), number(series.median()), ratio, spent.median(variant)]);
+    }
     Ok(Report {
         command: "replay",
         title: format!(
@@ -54,7 +60,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
         findings: vec![Finding::ratio(
             "vs_select",
             "replays, of a handler that selects one row by key",
-            vs_select,
+            replay.against(select),
             Goal::AtLeast(1.0),
         )],
         details: serde_json::Map::new(),
