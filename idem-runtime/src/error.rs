@@ -28,7 +28,8 @@ pub enum Error {
         /// When to ask again.
         retry_after: Duration,
     },
-    /// 503: no connection to the database in time, or the transaction lost a conflict. Nothing was left behind; retry.
+    /// 503: no connection to the database in time, or the transaction lost a conflict. Nothing of the transaction was
+    /// left behind; retry.
     Unavailable {
         /// When to ask again.
         retry_after: Duration,
@@ -75,7 +76,7 @@ pub enum Error {
         /// What it must be.
         problem: &'static str,
     },
-    /// 500: the database refused a statement of ours or the commit. Nothing was left behind.
+    /// 500: the database refused a statement of ours or the commit. Nothing of the transaction was left behind.
     Database(sqlx::Error),
     /// A setting was refused when it was set.
     Setting {

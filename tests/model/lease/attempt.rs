@@ -18,6 +18,11 @@ pub(super) struct Attempt {
 pub(super) enum Phase {
     LookingUp,
     Beginning,
+    ClaimingAnew,
+    /// The server has refused its first transaction, and the handler answers for it.
+    Answering,
+    /// It runs the first transaction under a claim that was made without it.
+    Ordering,
     TakingOver(Parts),
     RecordingStart,
     /// It asks the provider whether an earlier attempt's call has happened.
@@ -62,7 +67,8 @@ impl Attempt {
     /// Its lease is renewed in the background.
     pub(super) fn holds_a_claim(&self) -> bool {
         match self.phase {
-            Phase::LookingUp | Phase::Beginning | Phase::TakingOver(_) | Phase::LookingForRival => false,
+            Phase::LookingUp | Phase::Beginning | Phase::ClaimingAnew => false,
+            Phase::TakingOver(_) | Phase::LookingForRival => false,
             _ => self.is_alive(),
         }
     }
@@ -122,7 +128,8 @@ impl Lease {
             (Phase::TakingOver(_), Reply::Refused) => attempt.end(Answer::InFlight),
             (Phase::GivingBack, _) => attempt.end(Answer::Unavailable),
             (_, Reply::Refused) => attempt.look_for_rival(),
-            (Phase::Beginning, _) => self.go_on(attempt, number, Parts::Ordered),
+            (Phase::ClaimingAnew, _) => attempt.phase = Phase::Answering,
+            (Phase::Beginning | Phase::Ordering, _) => self.go_on(attempt, number, Parts::Ordered),
             (Phase::TakingOver(parts), _) => {
                 attempt.resumed = true;
                 self.go_on(attempt, number, parts);
@@ -144,6 +151,7 @@ impl Lease {
     fn go_on(&self, attempt: &mut Attempt, number: u8, recorded: Parts) {
         let token = attempt.token;
         match (recorded, self.protocol.provider) {
+            (Parts::Nothing, _) => attempt.send(Phase::Ordering, Statement::Order { token }),
             (Parts::Ordered, Provider::Keyed) => attempt.phase = Phase::Calling,
             (Parts::Ordered, Provider::Reconciled) => {
                 attempt.send(Phase::RecordingStart, Statement::RecordStart { token });
@@ -176,6 +184,24 @@ impl Lease {
         }
     }
 
+    /// The server refuses the commit that is on its way.
+    pub(super) fn refuse_first(&self, state: &mut State, number: u8) {
+        let attempt = &mut state.attempts[usize::from(number)];
+        let token = attempt.token;
+        attempt.send(Phase::ClaimingAnew, Statement::ClaimAnew { token });
+    }
+
+    /// The handler answers for its first transaction: with a refusal, which completes the operation, or with a failure.
+    pub(super) fn answer(&self, state: &mut State, number: u8, refuses: bool) {
+        let attempt = &mut state.attempts[usize::from(number)];
+        let token = attempt.token;
+        if refuses {
+            attempt.complete(number, true);
+        } else {
+            attempt.send(Phase::GivingBack, Statement::GiveBack { token });
+        }
+    }
+
     /// The handler answers 402, which completes the operation.
     pub(super) fn refuse(&self, state: &mut State, number: u8) {
         state.attempts[usize::from(number)].complete(number, true);
@@ -187,7 +213,11 @@ impl Lease {
         let token = attempt.token;
         match attempt.phase {
             Phase::Completing { refused } => attempt.complete(number, refused),
-            Phase::RecordingStart | Phase::RecordingCharge | Phase::Paying | Phase::RecordingPayment => {
+            Phase::Ordering
+            | Phase::RecordingStart
+            | Phase::RecordingCharge
+            | Phase::Paying
+            | Phase::RecordingPayment => {
                 attempt.send(Phase::GivingBack, Statement::GiveBack { token });
             }
             // Whether the claim was taken is not known. If it was, it runs out by itself.

@@ -98,6 +98,15 @@ enum Action {
     Call {
         attempt: u8,
     },
+    /// The server refuses the commit of the first transaction, as a deferred constraint does.
+    RefuseFirst {
+        attempt: u8,
+    },
+    /// The handler answers for that.
+    Answer {
+        attempt: u8,
+        refuses: bool,
+    },
     /// The call fails as seen from here, whether or not it has happened: the handler refuses, as for a declined card.
     FailCall {
         attempt: u8,
@@ -141,6 +150,12 @@ impl Model for Lease {
             if attempt.phase == Phase::Calling {
                 actions.extend([true, false].map(|happened| Action::FailCall { attempt: number, happened }));
             }
+            if attempt.phase == Phase::Beginning && attempt.statement.is_some() {
+                actions.push(Action::RefuseFirst { attempt: number });
+            }
+            if attempt.phase == Phase::Answering {
+                actions.push(Action::Answer { attempt: number, refuses: false });
+            }
             let owned = state.row.and_then(Row::token) == Some(attempt.token);
             if attempt.holds_a_claim() && owned && !state.row.is_some_and(Row::is_leased) {
                 actions.push(Action::Renew { attempt: number });
@@ -161,6 +176,8 @@ impl Model for Lease {
             Action::Execute { attempt } => self.execute_of(&mut state, attempt),
             Action::Receive { attempt } => self.receive(&mut state, attempt),
             Action::Call { attempt } => self.call(&mut state, attempt),
+            Action::RefuseFirst { attempt } => self.refuse_first(&mut state, attempt),
+            Action::Answer { attempt, refuses } => self.answer(&mut state, attempt, refuses),
             Action::FailCall { attempt, happened } => {
                 if happened {
                     self.charge(&mut state);
@@ -211,6 +228,13 @@ impl Model for Lease {
             Property::always("never stuck", |model: &Self, state: &State| {
                 model.recovers(state, true) && model.recovers(state, false)
             }),
+            Property::sometimes("a refused first transaction is a stored refusal", |_, state: &State| {
+                state.orders == 0 && state.row.and_then(Row::outcome).is_some_and(|outcome| outcome.refused)
+            }),
+            Property::sometimes("a refused first transaction is run again", |_, state: &State| {
+                let resumed = |attempt: &Attempt| attempt.phase == Phase::Ordering;
+                state.attempts.iter().any(resumed)
+            }),
             Property::sometimes("an attempt takes over and completes", |_, state: &State| {
                 let resumed = |attempt: &Attempt| attempt.resumed && attempt.completed_itself();
                 state.attempts.iter().any(resumed)
@@ -245,6 +269,9 @@ impl Lease {
             if matches!(attempt.phase, Phase::Reconciling | Phase::Calling) {
                 actions.push(Action::Call { attempt: number });
             }
+            if attempt.phase == Phase::Answering {
+                actions.push(Action::Answer { attempt: number, refuses: true });
+            }
         }
     }
 
@@ -278,7 +305,9 @@ impl Lease {
             actions.clear();
             self.fair_actions(state, &mut actions);
             actions.retain(|action| match action {
-                Action::Receive { attempt } | Action::Call { attempt } => *attempt >= frozen,
+                Action::Receive { attempt } | Action::Call { attempt } | Action::Answer { attempt, .. } => {
+                    *attempt >= frozen
+                }
                 _ => true,
             });
             if actions.is_empty() {

@@ -14,6 +14,8 @@ const GIVEN_BACK: u8 = 0x80;
 /// The recovery points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Parts {
+    /// The first transaction was refused, and the claim made without it.
+    Nothing,
     Ordered,
     /// The call was started, and may have happened.
     CallStarted,
@@ -33,6 +35,14 @@ pub(super) enum Statement {
     LookUp,
     /// The first transaction's writes with the claim.
     Begin {
+        token: u8,
+    },
+    /// The claim alone, after the server refused the first transaction's commit.
+    ClaimAnew {
+        token: u8,
+    },
+    /// The first transaction's writes with their recovery point, where a claim is there already.
+    Order {
         token: u8,
     },
     TakeOver {
@@ -121,6 +131,20 @@ impl Lease {
                 }
                 state.orders += 1;
                 state.row = Some(Row::InProgress { token, leased: true, parts: Parts::Ordered });
+            }
+            Statement::ClaimAnew { token } => {
+                if state.row.is_some() && self.protocol.primary_key {
+                    return Reply::Refused;
+                }
+                state.row = Some(Row::InProgress { token, leased: true, parts: Parts::Nothing });
+            }
+            Statement::Order { token } => {
+                if !(owned(token) || in_progress && !self.protocol.commits_by_token) {
+                    return Reply::Refused;
+                }
+                state.orders += 1;
+                let token = state.row.and_then(Row::token).expect("it is in progress");
+                return record(state, token, Parts::Ordered);
             }
             Statement::TakeOver { token, last_token, seen } => match state.row {
                 Some(Row::InProgress { token: found, leased: false, parts })
