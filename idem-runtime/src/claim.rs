@@ -153,13 +153,13 @@ impl Claim {
     }
 
     /// Reads the outcome of an operation that was lately seen completed, with one statement. It decides nothing else:
-    /// whatever else there is, and whatever goes wrong, is left to the claim.
+    /// whatever else it finds, and whatever goes wrong with it, is left to the claim.
     pub(crate) async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
         let idempotency = &self.idempotency;
-        if !idempotency.recent().holds(self.lock) || idempotency.pool().num_idle() == 0 {
+        if !idempotency.recent().holds(self.lock) {
             return Ok(None);
         }
-        let Ok(mut connection) = idempotency.connection_to_repeat_on().await else { return Ok(None) };
+        let mut connection = idempotency.connection_to_repeat_on().await?;
         let recall = self.about_key(&idempotency.statements().recall);
         let recall = unlogged((&mut *connection).fetch_optional(recall));
         let row = match within(idempotency.settings().connection_timeout, recall).await {
