@@ -198,7 +198,7 @@ impl Claim {
         standing
     }
 
-    fn about_key<'a>(&'a self, statement: &SqlStr) -> Query<'a, Postgres, PgArguments> {
+    pub(crate) fn about_key<'a>(&'a self, statement: &SqlStr) -> Query<'a, Postgres, PgArguments> {
         self.idempotency.query(statement).bind(&*self.id.scope).bind(&*self.id.key)
     }
 

@@ -191,6 +191,12 @@ pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|error| error.code()).map(std::borrow::Cow::into_owned)
 }
 
+/// Whether another transaction has inserted the key first.
+pub(crate) fn is_taken(error: &sqlx::Error) -> bool {
+    let Some(database) = error.as_database_error() else { return false };
+    (database.code().as_deref(), database.constraint()) == (Some("23505"), Some("idempotency_keys_pkey"))
+}
+
 fn classify(error: &sqlx::Error, refused: bool) -> Failure {
     if is_lost(error) {
         return Failure::Unknown;
@@ -202,7 +208,7 @@ fn classify(error: &sqlx::Error, refused: bool) -> Failure {
         return Failure::Unknown;
     };
     match (code(error).as_deref(), database.constraint()) {
-        (Some("23505"), Some("idempotency_keys_pkey")) => Failure::Rival,
+        _ if is_taken(error) => Failure::Rival,
         (Some("23514"), Some("completed_or_claimed")) => Failure::Escaped,
         // The refusal's check divides by zero outside the claim's transaction, and chains only inside a transaction.
         (Some("22012" | "25P01"), None) if refused => Failure::Escaped,

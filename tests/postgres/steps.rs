@@ -241,6 +241,15 @@ async fn patient(
     run(op, &world, &cart).await
 }
 
+/// With a stop where it has failed.
+async fn run_and_stop(op: &mut Operation, world: &World, cart: &Cart) -> Result<Response, ApiError> {
+    let ran = run(op, world, cart).await;
+    if ran.is_err() {
+        world.come_by("failed").await?;
+    }
+    ran
+}
+
 /// Stores its failures, after a stop at the gate.
 #[idempotent(scope = tenant.id, ttl = "24h", failures = "replay")]
 async fn stubborn(
@@ -249,11 +258,7 @@ async fn stubborn(
     State(world): State<World>,
     Json(cart): Json<Cart>,
 ) -> Result<Response, ApiError> {
-    let ran = run(op, &world, &cart).await;
-    if ran.is_err() {
-        world.come_by("failed").await?;
-    }
-    ran
+    run_and_stop(op, &world, &cart).await
 }
 
 /// Refuses whatever goes wrong, after a stop at the gate.
@@ -264,11 +269,7 @@ async fn refusing(
     State(world): State<World>,
     Json(cart): Json<Cart>,
 ) -> Result<Response, ApiError> {
-    let ran = run(op, &world, &cart).await;
-    if ran.is_err() {
-        world.come_by("failed").await?;
-    }
-    ran.map_err(|_| ApiError::Refused)
+    run_and_stop(op, &world, &cart).await.map_err(|_| ApiError::Refused)
 }
 
 /// Its transaction takes longer than the pause between two renewals of the lease, and the renewals change the row that its

@@ -21,7 +21,7 @@ use sqlx::{Postgres, SqlStr};
 use tokio::time::sleep;
 
 use crate::claim::{Claim, Free, Unit, is_lost};
-use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code};
+use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code, is_taken};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
 use crate::registry::Ticket;
@@ -411,10 +411,9 @@ impl Operation {
     async fn try_record(&mut self, line: &[u8]) -> Result<(), Error> {
         let idempotency = self.claim.idempotency.clone();
         let connection = idempotency.connection().await?;
-        let record = idempotency
-            .query(&idempotency.statements().record)
-            .bind(&*self.claim.id.scope)
-            .bind(&*self.claim.id.key)
+        let record = self
+            .claim
+            .about_key(&idempotency.statements().record)
             .bind(self.token)
             .bind(self.claim.lease.as_secs_f64())
             .bind(line);
@@ -453,10 +452,9 @@ impl Operation {
         stored: &StoredResponse,
     ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let complete = idempotency
-            .query(&idempotency.statements().complete_steps)
-            .bind(&*self.claim.id.scope)
-            .bind(&*self.claim.id.key)
+        let complete = self
+            .claim
+            .about_key(&idempotency.statements().complete_steps)
             .bind(self.token)
             .bind(self.claim.ttl.as_secs_f64())
             .bind(stored.status.cast_signed())
@@ -473,19 +471,9 @@ impl Operation {
             // The lease runs out by itself.
             return Ok(());
         };
-        let give_back = idempotency
-            .query(&idempotency.statements().give_back)
-            .bind(&*self.claim.id.scope)
-            .bind(&*self.claim.id.key)
-            .bind(self.token);
+        let give_back = self.claim.about_key(&idempotency.statements().give_back).bind(self.token);
         idempotency.execute(connection, give_back).await.map(drop)
     }
-}
-
-/// Whether another transaction has inserted the key first.
-fn is_taken(error: &sqlx::Error) -> bool {
-    let Some(database) = error.as_database_error() else { return false };
-    (database.code().as_deref(), database.constraint()) == (Some("23505"), Some("idempotency_keys_pkey"))
 }
 
 impl Unit for Operation {
