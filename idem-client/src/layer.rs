@@ -11,13 +11,14 @@ use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Middleware, Next};
 
 use crate::breaker::Breakers;
-use crate::budget::Budget;
-use crate::classify::Answer;
+use crate::budget::Budgets;
+use crate::classify::{Answer, Verdict};
 use crate::delivery::Delivery;
 use crate::error::{Error, Refusal};
 use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
 use crate::limits::Limits;
+use crate::observe::Observer;
 use crate::under_way::UnderWay;
 use crate::{BreakerState, BudgetState};
 
@@ -31,6 +32,9 @@ pub struct Attempts(pub u32);
 /// An application's own way of telling that a 409 means "in flight".
 pub(crate) type InFlightTest = Box<dyn Fn(&Answer) -> bool + Send + Sync>;
 
+/// What an answer means.
+pub(crate) type Classification = Box<dyn Fn(&Answer) -> Verdict + Send + Sync>;
+
 /// The settings that a layer is built with.
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
@@ -40,7 +44,13 @@ pub(crate) struct Settings {
     pub(crate) buffer_limit: usize,
     pub(crate) status_url: Option<String>,
     pub(crate) in_flight: Option<InFlightTest>,
+    pub(crate) classify: Classification,
+    pub(crate) quoted_keys: bool,
+    pub(crate) replay_header: Option<HeaderName>,
+    pub(crate) observer: Option<Observer>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
+    /// The stack ends in a [`NetworkEdge`](crate::NetworkEdge) for certain: what did not pass it was not sent.
+    pub(crate) has_edge: bool,
 }
 
 /// The retry layer for a `reqwest-middleware` stack; [`crate::Client`] is a stack with it on top.
@@ -54,17 +64,17 @@ pub struct Layer {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    pub(crate) budget: Budget,
+    pub(crate) budgets: Budgets,
     pub(crate) breakers: Breakers,
     /// What is being sent right now, so that it is not taken for something to reconcile.
-    pub(crate) under_way: UnderWay,
+    pub(crate) under_way: Arc<UnderWay>,
     warned: AtomicBool,
 }
 
 impl Layer {
-    pub(crate) fn new(settings: Settings, budget: Budget, breakers: Breakers) -> Self {
-        let shared =
-            Shared { settings, budget, breakers, under_way: UnderWay::default(), warned: AtomicBool::new(false) };
+    pub(crate) fn new(settings: Settings, budgets: Budgets, breakers: Breakers) -> Self {
+        let under_way = Arc::new(UnderWay::new(settings.journal.is_none()));
+        let shared = Shared { settings, budgets, breakers, under_way, warned: AtomicBool::new(false) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -78,7 +88,7 @@ impl Layer {
         let Some(journal) = &self.shared.settings.journal else { return Ok(Vec::new()) };
         let mut records = journal.pending().await?;
         let under_way = &self.shared.under_way;
-        records.retain(|record| !under_way.contains(&(record.key.clone(), record.target.clone())));
+        records.retain(|record| !under_way.contains(&(record.operation.clone(), record.key.clone())));
         Ok(records)
     }
 
@@ -88,16 +98,23 @@ impl Layer {
     ///
     /// When the journal cannot be written.
     pub async fn strike_off(&self, record: &Record) -> Result<(), JournalError> {
-        match &self.shared.settings.journal {
-            Some(journal) => journal.strike_off(&record.key, &record.target).await,
-            None => Ok(()),
+        if let Some(journal) = &self.shared.settings.journal {
+            journal.strike_off(&record.operation, &record.key).await?;
         }
+        self.shared.under_way.found(&(record.operation.clone(), record.key.clone()));
+        Ok(())
     }
 
-    /// The retry budget, now.
+    /// The retry budget of the host that the URL points to, now.
     #[must_use]
-    pub fn budget(&self) -> BudgetState {
-        self.shared.budget.state()
+    pub fn budget(&self, url: &Url) -> BudgetState {
+        self.shared.budgets.state(&host_of(url))
+    }
+
+    /// The retry budgets of all hosts that were sent to lately, by scheme, host and port.
+    #[must_use]
+    pub fn budgets(&self) -> Vec<(String, BudgetState)> {
+        self.shared.budgets.states()
     }
 
     /// The breaker of the host that the URL points to.
@@ -106,7 +123,7 @@ impl Layer {
         self.shared.breakers.state(&host_of(url))
     }
 
-    /// The breakers of all hosts that failed lately, by scheme, host and port.
+    /// The breakers of all hosts that were sent to lately, by scheme, host and port.
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
         self.shared.breakers.states()
@@ -118,7 +135,7 @@ impl fmt::Debug for Layer {
         formatter
             .debug_struct("Layer")
             .field("limits", &self.shared.settings.limits)
-            .field("budget", &self.budget())
+            .field("budgets", &self.budgets())
             .field("breakers", &self.breakers())
             .finish_non_exhaustive()
     }
@@ -145,14 +162,11 @@ impl Middleware for Layer {
             Some(_) => self.shared.warn_of_outer("a middleware above sends the request again"),
             None => {}
         }
-        match Delivery::prepare(&self.shared, request, extensions) {
+        let sent = match Delivery::prepare(&self.shared, request, extensions) {
             Ok(delivery) => delivery.run(extensions, next).await,
             Err(refusal) => Err(Error::from(refusal)),
-        }
-        .map_err(|error| match error {
-            Error::Other(foreign) => foreign,
-            own => reqwest_middleware::Error::middleware(own),
-        })
+        };
+        sent.map_err(reqwest_middleware::Error::middleware)
     }
 }
 

@@ -82,9 +82,17 @@ async fn a_dead_server_sees_a_tenth_more_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_on_an_operation_in_flight_gives_nothing_back() {
+async fn waiting_on_an_operation_in_flight_gives_nothing_back_and_takes_nothing() {
     let _machine = MACHINE.lock().await;
-    assert_extra_load_is_bounded(Act::Refuse(answer(409).header("retry-after", "0"))).await;
+    let server = Server::script([Act::Refuse(answer(409).header("retry-after", "0"))]).await;
+    let client = Client::builder().deadline(Duration::from_secs(4)).build().unwrap();
+    let url = server.url("/orders");
+    let requests = SECONDS * PER_SECOND;
+    let load = tokio::time::timeout(PATIENCE, at_a_thousand_a_second(&client, &url)).await.expect("bounded in time");
+    let budget = client.budget(&reqwest::Url::parse(&url).unwrap());
+    assert_eq!((budget.retries, load.count(Reason::BudgetSpent), load.count(Reason::AttemptsSpent)), (0, 0, 0));
+    // The waits double from a tenth of a second: in four seconds nobody asks more than about ten times.
+    assert!(load.attempts <= 12 * requests, "{} attempts", load.attempts);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +116,7 @@ async fn a_spent_budget_stays_spent_after_successes() {
     for id in 0..3 {
         assert_eq!(send(id).await.unwrap().status(), 201);
     }
-    assert_eq!(client.budget().left, 0);
+    assert_eq!(client.budget(&reqwest::Url::parse(&server.base).unwrap()).left, 0);
     let error = send(3).await.unwrap_err();
     assert_eq!(error.gave_up().unwrap().reason(), Reason::BudgetSpent);
     assert!(error.gave_up().unwrap().may_have_happened());

@@ -26,9 +26,9 @@ async fn what_was_begun_and_not_struck_off_is_pending() {
     for id in 0..4 {
         assert_eq!(first_run.begin(&record(id)).await.unwrap(), None);
     }
-    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
-    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
-    first_run.strike_off(&record(2).key, "POST http://other.example/orders").await.unwrap();
+    first_run.strike_off("order-confirm", &record(1).key).await.unwrap();
+    first_run.strike_off("order-confirm", &record(1).key).await.unwrap();
+    first_run.strike_off("another-operation", &record(2).key).await.unwrap();
 
     let second_run = journal(&database).await;
     let pending = second_run.pending().await.unwrap();
@@ -65,6 +65,23 @@ async fn of_many_that_begin_at_once_one_is_first() {
     }
     assert_eq!(first, 1);
     assert_eq!(journal(&database).await.pending().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_sender_withdraws_its_own_record_and_only_while_it_is_alone() {
+    let database = TestDatabase::create().await.unwrap();
+    let journal = journal(&database).await;
+    let (first, second, third) = (record(1), record(1), record(1));
+    assert!(journal.begin(&first).await.unwrap().is_none());
+    assert!(journal.begin(&second).await.unwrap().is_some());
+    assert!(!journal.withdraw(&first).await.unwrap(), "the second one's outcome may be another");
+    assert!(!journal.withdraw(&second).await.unwrap(), "it is not its own");
+    journal.strike_off("order-confirm", &first.key).await.unwrap();
+    assert!(journal.begin(&third).await.unwrap().is_none());
+    assert!(!journal.withdraw(&first).await.unwrap(), "the record is the third one's now");
+    assert_eq!(journal.pending().await.unwrap().len(), 1);
+    assert!(journal.withdraw(&third).await.unwrap());
+    assert_eq!(journal.pending().await.unwrap(), []);
 }
 
 #[tokio::test]

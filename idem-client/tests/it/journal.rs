@@ -74,8 +74,7 @@ async fn a_record_says_what_was_sent_and_no_secrets() {
     assert_eq!(pending[0].target, format!("POST {}", server.url("/orders")));
     assert_eq!((pending[1].operation.as_str(), pending[1].key.as_str()), ("PUT /orders/1", "by-hand"));
     let mut hash = Sha256::new();
-    // reqwest moves the credentials of a URL to a header before the layer sees the request.
-    for part in ["POST", &server.url("/orders?token=s3cret"), "s3cret body"] {
+    for part in [&b"POST"[..], b"/orders?token=s3cret", &Sha256::digest("s3cret body")] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
@@ -134,7 +133,11 @@ impl Journal for FullDisk {
         Err(JournalError::new("the disk is full"))
     }
 
-    async fn strike_off(&self, _: &Key, _: &str) -> Result<(), JournalError> {
+    async fn strike_off(&self, _: &str, _: &Key) -> Result<(), JournalError> {
+        Err(JournalError::new("the disk is full"))
+    }
+
+    async fn withdraw(&self, _: &Record) -> Result<bool, JournalError> {
         Err(JournalError::new("the disk is full"))
     }
 
