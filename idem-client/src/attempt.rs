@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::classify::{Answer, Fate};
 use crate::edge::{self, Passage};
-use crate::error::Failure;
+use crate::error::{Error, Failure};
 use crate::layer::Settings;
 use crate::redirect;
 
@@ -67,7 +67,15 @@ pub(crate) async fn send(
             let known = fate(edge::fate_of(&error, redirected));
             Outcome::Failed(failure(error), known, seen)
         }
-        Ok((Err(foreign), _)) => Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen),
+        Ok((Err(foreign), _)) => match Error::from(foreign) {
+            // A second layer below this one.
+            Error::Refused(refusal) => Outcome::Failed(Failure::Refused(refusal), fate(Fate::NotSent), seen),
+            Error::Other(foreign) => Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen),
+            own @ Error::GaveUp(_) => {
+                let foreign = reqwest_middleware::Error::middleware(own);
+                Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen)
+            }
+        },
     }
 }
 

@@ -396,7 +396,7 @@ impl<'a> Delivery<'a> {
     async fn strike_off(&mut self) {
         let until = self.last_word_until();
         let Some(sending) = &mut self.sending else { return };
-        sending.found();
+        sending.has_happened();
         let Some(journal) = &self.shared.settings.journal else { return };
         let (operation, key) = sending.id();
         let strike_off = async {
@@ -431,6 +431,9 @@ impl<'a> Delivery<'a> {
         }
         let may_have_happened = others_unknown || self.fate == Fate::Unknown;
         self.set_fate_unknown(may_have_happened);
+        if !may_have_happened && let Some(Failure::Refused(refusal)) = self.last_failure {
+            return Error::Refused(refusal);
+        }
         self.report(NextStep::GiveUp { reason, may_have_happened });
         Error::GaveUp(Box::new(GaveUp {
             status_url: self.key.as_ref().and_then(|key| self.shared.status_url(self.request.url(), key)),

@@ -73,7 +73,7 @@ pub(crate) struct Shared {
 
 impl Layer {
     pub(crate) fn new(settings: Settings, budgets: Budgets, breakers: Breakers) -> Self {
-        let under_way = Arc::new(UnderWay::new(settings.journal.is_none()));
+        let under_way = Arc::new(UnderWay::default());
         let shared = Shared { settings, budgets, breakers, under_way, warned: AtomicBool::new(false) };
         Self { shared: Arc::new(shared) }
     }

@@ -2,7 +2,9 @@
 //!
 //! It keeps two questions apart that the journal alone cannot: what is under way, and what was left behind. It keeps two
 //! requests with the same key from undoing each other's record, and from telling their callers that nothing has
-//! happened while the other one's answer is out or lost. And it remembers lost operations for a client without a journal.
+//! happened while the other one's answer is out or lost. And it remembers what has or may have happened for as long as
+//! the process lives: after a lost answer, or a good one, a refusal of the same key does not mean that nothing has
+//! happened, whether or not there is a journal.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,28 +14,26 @@ use crate::key::Key;
 /// The operation's name and its key: what a record is known by.
 pub(crate) type Id = (String, Key);
 
-/// How many lost operations are remembered without a journal; the oldest are forgotten first.
-const MOST_LOST: usize = 10_000;
+/// How many operations that have or may have happened are remembered; the oldest are forgotten first.
+const MOST_REMEMBERED: usize = 10_000;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     table: Mutex<Table>,
-    /// Without a journal lost operations are remembered here.
-    remembers: bool,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     operations: HashMap<Id, Operation>,
-    /// Lost operations that nobody sends any more, in the order in which they were lost.
-    lost: VecDeque<Id>,
+    /// Operations that are remembered though nobody sends them any more, in the order of their end.
+    remembered: VecDeque<Id>,
 }
 
 #[derive(Debug, Default)]
 struct Operation {
     senders: usize,
-    /// A request of it ended and nobody knows how.
-    lost: bool,
+    /// A request of it was carried out, or ended and nobody knows how.
+    may_have_happened: bool,
     /// Held while the record is written or struck off.
     gate: Arc<tokio::sync::Mutex<()>>,
 }
@@ -44,15 +44,11 @@ pub(crate) struct Sending {
     under_way: Arc<UnderWay>,
     id: Id,
     gate: Arc<tokio::sync::Mutex<()>>,
-    /// Whether the operation is lost if this request ends now.
+    /// Whether the operation has or may have happened if this request ends now.
     fate_unknown: bool,
 }
 
 impl UnderWay {
-    pub(crate) fn new(remembers: bool) -> Self {
-        Self { table: Mutex::default(), remembers }
-    }
-
     pub(crate) fn enter(self: &Arc<Self>, id: Id) -> Sending {
         let mut table = self.table();
         let operation = table.operations.entry(id.clone()).or_default();
@@ -66,11 +62,11 @@ impl UnderWay {
         self.table().operations.get(id).is_some_and(|operation| operation.senders > 0)
     }
 
-    /// The operation's outcome was found.
+    /// The operation's outcome was found by asking: what is sent now starts from what its caller knows.
     pub(crate) fn found(&self, id: &Id) {
         let mut table = self.table();
         if let Some(operation) = table.operations.get_mut(id) {
-            operation.lost = false;
+            operation.may_have_happened = false;
             if operation.senders == 0 {
                 table.operations.remove(id);
             }
@@ -83,12 +79,15 @@ impl UnderWay {
 }
 
 impl Table {
-    fn forget_the_oldest(&mut self) {
-        while self.lost.len() > MOST_LOST {
-            let Some(id) = self.lost.pop_front() else { return };
-            if self.operations.get(&id).is_some_and(|operation| operation.senders == 0) {
-                self.operations.remove(&id);
+    fn remember(&mut self, id: &Id) {
+        self.remembered.push_back(id.clone());
+        while self.remembered.len() > MOST_REMEMBERED {
+            let Some(oldest) = self.remembered.pop_front() else { return };
+            if self.operations.get(&oldest).is_some_and(|operation| operation.senders > 0) {
+                self.remembered.push_back(oldest);
+                return;
             }
+            self.operations.remove(&oldest);
         }
     }
 }
@@ -103,11 +102,11 @@ impl Sending {
         Arc::clone(&self.gate).lock_owned().await
     }
 
-    /// Whether the operation may have been carried out by another request of this client: one is under way, or one was
-    /// lost. Under the gate the answer holds: who comes later finds the record as it is left.
+    /// Whether the operation may have been carried out by another request of this client: one is under way, or was lost, or
+    /// was carried out. Under the gate the answer holds: who comes later finds the record as it is left.
     pub(crate) fn others_may_have_done_it(&self) -> bool {
         let table = self.under_way.table();
-        table.operations.get(&self.id).is_some_and(|operation| operation.senders > 1 || operation.lost)
+        table.operations.get(&self.id).is_some_and(|operation| operation.senders > 1 || operation.may_have_happened)
     }
 
     /// What it means for the operation if this request ends now, however it ends.
@@ -115,10 +114,9 @@ impl Sending {
         self.fate_unknown = unknown;
     }
 
-    /// The operation's outcome is known now, whoever carried it out.
-    pub(crate) fn found(&mut self) {
-        self.fate_unknown = false;
-        self.under_way.found(&self.id);
+    /// The operation was carried out, by whatever request.
+    pub(crate) fn has_happened(&mut self) {
+        self.fate_unknown = true;
     }
 }
 
@@ -127,14 +125,11 @@ impl Drop for Sending {
         let mut table = self.under_way.table();
         let Some(operation) = table.operations.get_mut(&self.id) else { return };
         operation.senders -= 1;
-        operation.lost |= self.fate_unknown;
-        if operation.senders > 0 {
-            return;
-        }
-        if operation.lost && self.under_way.remembers {
-            table.lost.push_back(self.id.clone());
-            table.forget_the_oldest();
-        } else {
+        let known_before = operation.may_have_happened;
+        operation.may_have_happened |= self.fate_unknown;
+        if operation.may_have_happened && !known_before {
+            table.remember(&self.id);
+        } else if operation.senders == 0 && !operation.may_have_happened {
             table.operations.remove(&self.id);
         }
     }

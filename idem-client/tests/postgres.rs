@@ -1,5 +1,12 @@
 //! The journal in Postgres.
 
+#[allow(dead_code, reason = "shared with the tests that use the rest of it")]
+#[path = "it/support.rs"]
+mod support;
+#[allow(dead_code, reason = "shared with the tests that use the rest of it")]
+#[path = "it/world.rs"]
+mod world;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -104,4 +111,12 @@ async fn the_client_leaves_a_lost_answer_on_record_and_an_answered_one_not() {
     assert_eq!(send().await.unwrap().status(), 201);
     assert_eq!(client.pending().await.unwrap(), []);
     server.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_the_truth_whatever_becomes_of_the_attempts() {
+    let database = TestDatabase::create().await.unwrap();
+    let keeping = world::Keeping::Postgres(journal(&database).await);
+    let sample = world::all_of(1).chain(world::all_of(2)).chain(world::some_of(3, 100)).chain(world::some_of(4, 100));
+    world::run_all(keeping, sample).await;
 }

@@ -1,11 +1,13 @@
 //! The client against a real server on loopback, and against a paused clock.
 
 mod support;
+mod world;
 
 mod breaker;
 mod integrators;
 mod jitter;
 mod journal;
 mod one_layer;
+mod fates;
 mod redirects;
 mod retries;
