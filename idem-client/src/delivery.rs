@@ -32,6 +32,9 @@ const FOREIGN_COUNTERS: [&str; 6] = [
     "grpc-previous-rpc-attempts",
 ];
 
+/// The greatest bound of the jitter while an operation is in flight.
+const MOST_IN_FLIGHT: Duration = Duration::from_secs(1);
+
 /// How long the journal's last word may take past the deadline: what it says must be what the caller is told.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -227,12 +230,12 @@ impl<'a> Delivery<'a> {
             }
             Verdict::Retry(fate) if self.may_repeat() => {
                 self.fate = self.fate.max(fate);
-                self.wait_for(&answer)
+                self.wait_for(&answer, self.jitter())
             }
             Verdict::InFlight if self.may_repeat() => {
                 self.fate = Fate::Unknown;
                 self.found_in_flight += 1;
-                match self.wait_for(&answer) {
+                match self.wait_for(&answer, self.jitter_in_flight()) {
                     Step::Wait(wait) => Step::WaitInFlight(wait.max(back_off::LEAST_ASKED)),
                     other => other,
                 }
@@ -265,19 +268,24 @@ impl<'a> Delivery<'a> {
 
     /// The wait that the answer asks for, else the jitter. Clients that were told the same second must not come back
     /// in the same millisecond, so the jitter comes on top, never before.
-    fn wait_for(&self, answer: &Answer) -> Step {
+    fn wait_for(&self, answer: &Answer, jitter: Duration) -> Step {
         let Some(asked) = back_off::retry_after(&answer.headers, SystemTime::now()) else {
-            return Step::Wait(self.jitter());
+            return Step::Wait(jitter);
         };
         let left = self.deadline.saturating_duration_since(Instant::now());
         if asked >= left {
             return Step::GiveUp(Reason::RetryAfter(asked));
         }
-        Step::Wait(asked + self.jitter().min((left - asked) / 2))
+        Step::Wait(asked + jitter.min((left - asked) / 2))
     }
 
     fn jitter(&self) -> Duration {
         back_off::full_jitter(self.limits.base, self.limits.cap, self.attempts)
+    }
+
+    /// An operation in flight ends at some moment, and nobody is the worse for being asked about it: the bound stays near.
+    fn jitter_in_flight(&self) -> Duration {
+        back_off::full_jitter(self.limits.base, self.limits.cap.min(MOST_IN_FLIGHT), self.found_in_flight)
     }
 
     /// Holds the next step against the limits. The budget comes last: a retry that another limit forbids must not cost

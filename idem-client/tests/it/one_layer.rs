@@ -68,7 +68,7 @@ impl Middleware for OuterRetries {
 
 /// Collects what is logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -82,7 +82,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    fn start(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn start(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();
         let subscriber =
@@ -90,7 +90,7 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
