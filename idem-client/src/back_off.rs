@@ -123,7 +123,9 @@ mod tests {
     #[test]
     fn no_answer_can_ask_for_a_retry_within_milliseconds() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-        for soon in ["0", "0.0", "0.001", "-1", "-1.5", "-0", "Sun, 06 Nov 1994 08:49:00 GMT", "Sun, 06 Nov 1994 08:49:37 GMT"] {
+        for soon in
+            ["0", "0.0", "0.001", "-1", "-1.5", "-0", "Sun, 06 Nov 1994 08:49:00 GMT", "Sun, 06 Nov 1994 08:49:37 GMT"]
+        {
             assert_eq!(retry_after(&headers(&[(RETRY_AFTER, soon)]), now), Some(LEAST_ASKED), "{soon}");
         }
         for soon in ["0", "1", "-20", "99.9"] {

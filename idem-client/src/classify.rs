@@ -171,8 +171,8 @@ pub fn aws(answer: &Answer) -> Verdict {
 fn aws_code(answer: &Answer, problem: &Problem) -> Option<String> {
     let header = answer.headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let json = || {
-        let body = problem.0.clone().or_else(|| serde_json::from_slice(&answer.body).ok())?;
-        ["__type", "code", "Code"].into_iter().find_map(|name| body[name].as_str().map(str::to_owned))
+        let said = problem.said.as_ref()?;
+        ["__type", "code", "Code"].into_iter().find_map(|name| said[name].as_str().map(str::to_owned))
     };
     let xml = || {
         let text = String::from_utf8_lossy(&answer.body);
@@ -184,34 +184,42 @@ fn aws_code(answer: &Answer, problem: &Problem) -> Option<String> {
     Some(code.rsplit('#').next().unwrap_or_default().to_owned())
 }
 
-/// An answer's JSON body, if it says that it has one and does.
-struct Problem(Option<Value>);
+/// An answer's JSON body, if it has one.
+struct Problem {
+    said: Option<Value>,
+    /// The answer says that its body is JSON.
+    is_declared: bool,
+}
 
 impl Problem {
     fn of(answer: &Answer) -> Self {
         // What succeeded is no problem, and parsing it would cost for nothing.
-        if answer.status.is_success() { Self(None) } else { Self::read(&answer.headers, &answer.body) }
+        if answer.status.is_success() {
+            return Self { said: None, is_declared: false };
+        }
+        Self::read(&answer.headers, &answer.body)
     }
 
     fn read(headers: &HeaderMap, body: &[u8]) -> Self {
-        let json = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        let is_declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
             let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
             media_type == "application/json" || media_type.ends_with("+json")
         });
-        Self(json.then(|| serde_json::from_slice(body).ok()).flatten())
+        Self { said: serde_json::from_slice(body).ok(), is_declared }
     }
 
     /// The end of a problem's `type`: the last word of the URL, after `#` or `/`.
     fn has_type(&self, name: &str) -> bool {
-        let problem_type = self.0.as_ref().and_then(|problem| problem["type"].as_str()).unwrap_or_default();
+        let problem_type = self.said.as_ref().and_then(|problem| problem["type"].as_str()).unwrap_or_default();
         problem_type.trim_end_matches('/').to_ascii_lowercase().replace('_', "-").ends_with(name)
     }
 
     fn error(&self, member: &str) -> &str {
-        self.0.as_ref().and_then(|problem| problem["error"][member].as_str()).unwrap_or_default()
+        self.said.as_ref().and_then(|problem| problem["error"][member].as_str()).unwrap_or_default()
     }
 
-    /// What is said about the key itself, whatever the status: servers choose it (ours has a setting).
+    /// What is said about the key itself, whatever the status: servers choose it (ours has a setting). Also where a
+    /// gateway has lost the content type: to overlook it would mean to forget an operation.
     fn about_the_key(&self) -> Option<Verdict> {
         if self.has_type("effects-unknown") {
             Some(Verdict::EffectsUnknown)
@@ -225,9 +233,8 @@ impl Problem {
     }
 
     fn in_flight(&self, headers: &HeaderMap) -> bool {
-        headers.contains_key(RETRY_AFTER)
-            || self.has_type("in-flight")
-            || self.error("code") == "idempotency_key_in_use"
+        let says_so = || self.has_type("in-flight") || self.error("code") == "idempotency_key_in_use";
+        headers.contains_key(RETRY_AFTER) || (self.is_declared && says_so())
     }
 }
 
@@ -456,9 +463,8 @@ mod tests {
     }
 
     fn answered(code: u16, lines: &[(&'static str, &'static str)], body: &'static str) -> Answer {
-        let lines = lines.iter().map(|(name, value)| {
-            (http::HeaderName::from_static(name), HeaderValue::from_static(value))
-        });
+        let lines =
+            lines.iter().map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
         Answer::new(StatusCode::from_u16(code).unwrap(), lines.collect(), body)
     }
 
@@ -493,7 +499,8 @@ mod tests {
     #[test]
     fn a_mismatch_is_known_by_its_type_and_not_by_its_status() {
         let ours = r#"{"type":"https://idem.example/problems#key-reused"}"#;
-        let stripes = r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests can only be …"}}"#;
+        let stripes =
+            r#"{"error":{"type":"idempotency_error","message":"Keys for idempotent requests can only be …"}}"#;
         for code in [400, 409, 422] {
             for (line, body) in [(PROBLEM, ours), (JSON, stripes)] {
                 for lines in [vec![line], vec![line, ("retry-after", "1")]] {
@@ -514,7 +521,8 @@ mod tests {
 
     #[test]
     fn effects_unknown_is_final_and_settles_nothing() {
-        let body = r#"{"type":"https://docs.rs/idem-runtime/latest/idem_runtime/contract/#effects-unknown","status":500}"#;
+        let body =
+            r#"{"type":"https://docs.rs/idem-runtime/latest/idem_runtime/contract/#effects-unknown","status":500}"#;
         for marked in [false, true] {
             let lines: &[_] = if marked { &[PROBLEM, ("idempotency-replayed", "true")] } else { &[PROBLEM] };
             let answer = answered(500, lines, body);

@@ -9,8 +9,8 @@ use http::header::HeaderName;
 use reqwest::{IntoUrl, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware};
 
-use crate::breaker::Breakers;
 use crate::body::{self, ReplayableBody};
+use crate::breaker::Breakers;
 use crate::budget::Budgets;
 use crate::classify::{self, Answer, Verdict};
 use crate::edge::NetworkEdge;
@@ -18,9 +18,9 @@ use crate::error::{Error, Refusal};
 use crate::journal::Journal;
 use crate::key::Key;
 use crate::layer::{Layer, Settings};
+use crate::limits::{Limits, Overrides, SettingError, within};
 use crate::observe::AttemptReport;
 use crate::redirect;
-use crate::limits::{Limits, Overrides, SettingError, within};
 
 /// An HTTP client whose requests are safe to retry, and retried.
 ///

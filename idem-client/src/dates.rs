@@ -194,7 +194,11 @@ mod tests {
             assert_eq!(of(&chrono), of(&jiff), "{chrono}");
             assert_eq!(of(&chrono.date_naive()), of(&time.date()), "{chrono}");
             assert_eq!(of(&chrono.date_naive()), of(&jiff.to_zoned(jiff::tz::TimeZone::UTC).date()), "{chrono}");
-            assert_eq!(of(&chrono.naive_utc()), of(&time::PrimitiveDateTime::new(time.date(), time.time())), "{chrono}");
+            assert_eq!(
+                of(&chrono.naive_utc()),
+                of(&time::PrimitiveDateTime::new(time.date(), time.time())),
+                "{chrono}"
+            );
         }
         let zone = chrono::FixedOffset::east_opt(3_600).unwrap();
         let instant = chrono::DateTime::from_timestamp(1_796_117_400, 0).unwrap();

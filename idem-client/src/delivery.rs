@@ -187,7 +187,11 @@ impl<'a> Delivery<'a> {
                 self.last_attempt.1 = Some(answer.status);
                 let failed = matches!(verdict, Verdict::Retry(_));
                 self.spender.ended(!failed);
-                if failed && answer.status.is_server_error() { permit.failed() } else { permit.answered() }
+                if failed && answer.status.is_server_error() {
+                    permit.failed()
+                } else {
+                    permit.answered()
+                }
                 self.judge(response, answer, verdict).await
             }
             Outcome::Failed(failure, fate, seen) => {
@@ -356,7 +360,10 @@ impl<'a> Delivery<'a> {
                 self.pending_before = true;
                 if before.request_hash != record.request_hash {
                     let operation = &record.operation;
-                    tracing::warn!(operation, "the key is on the journal with another request; one of the two is a mistake");
+                    tracing::warn!(
+                        operation,
+                        "the key is on the journal with another request; one of the two is a mistake"
+                    );
                 }
             }
         }

@@ -225,7 +225,10 @@ impl fmt::Display for Reason {
             Self::Hopeless => formatter.write_str("another attempt would fail the same way"),
             Self::Middleware => formatter.write_str("a middleware below the retry layer failed"),
             Self::EffectsUnknown => formatter.write_str("the server does not know what the operation did"),
-            Self::Redirected => formatter.write_str("the HTTP client followed a redirect on its own"),
+            Self::Redirected => formatter.write_str(
+                "the HTTP client followed a redirect by itself, which turns a POST into a GET; it must have \
+                 `redirect_policy()` (or, if a middleware changes the URL, put `NetworkEdge` below it)",
+            ),
             Self::Refused => formatter.write_str("this request was refused before it was sent"),
         }
     }
@@ -317,7 +320,9 @@ impl GaveUp {
     }
 
     fn write_that_a_person_must_look(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("and sending it again will not tell: a person must look at the server's effects and free the key")?;
+        formatter.write_str(
+            "and sending it again will not tell: a person must look at the server's effects and free the key",
+        )?;
         self.status_url.as_ref().map_or(Ok(()), |url| write!(formatter, " (`GET {url}`)"))
     }
 
@@ -412,10 +417,7 @@ impl fmt::Display for Failure {
             Self::Broken(_) => "the connection broke before the answer was complete",
             Self::Request(_) => "the request could not be sent as it is",
             Self::Middleware(_) => "a middleware failed",
-            Self::Redirected => {
-                "the HTTP client follows redirects by itself, which turns a POST into a GET; it must have \
-                 `redirect_policy()` (or, if a middleware changes the URL, put `NetworkEdge` below it)"
-            }
+            Self::Redirected => "the HTTP client followed a redirect by itself",
             Self::Refused(refusal) => return refusal.fmt(formatter),
         })
     }

@@ -114,7 +114,8 @@ fn count(report: &AttemptReport<'_>) {
     let host = report.host.to_owned();
     let outcome = Outcome(report).to_string();
     if report.number > 0 {
-        metrics::counter!("idem_client_attempts_total", "host" => host.clone(), "outcome" => outcome.clone()).increment(1);
+        metrics::counter!("idem_client_attempts_total", "host" => host.clone(), "outcome" => outcome.clone())
+            .increment(1);
         metrics::histogram!("idem_client_attempt_duration_seconds", "host" => host.clone())
             .record(report.took.as_secs_f64());
     }

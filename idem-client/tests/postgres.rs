@@ -92,6 +92,25 @@ async fn a_sender_withdraws_its_own_record_and_only_while_it_is_alone() {
 }
 
 #[tokio::test]
+async fn what_nobody_waited_for_was_never_begun() {
+    let database = TestDatabase::create().await.unwrap();
+    let journal = journal(&database).await;
+    // Another one holds the row's place, so that the caller has time to go away.
+    let mut holder = database.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE idem_client_journal IN EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    let abandoned = record(1);
+    let begin = tokio::time::timeout(Duration::from_millis(200), journal.begin(&abandoned));
+    assert!(begin.await.is_err(), "it waits for the lock");
+    holder.rollback().await.unwrap();
+    // The record is written now, and withdrawn.
+    let withdrawn = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%DELETE%begun_by%'";
+    while sqlx::query_scalar::<_, i64>(withdrawn).fetch_one(&database.pool()).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(journal.pending().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn the_client_leaves_a_lost_answer_on_record_and_an_answered_one_not() {
     let database = TestDatabase::create().await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

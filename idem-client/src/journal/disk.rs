@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::format::{self, Contents, HEADER, Pending};
 use super::JournalError;
+use super::format::{self, Contents, HEADER, Pending};
 
 /// How often opening looks again when the file's holder replaces it at that moment.
 const MOST_LOOKS: usize = 10;

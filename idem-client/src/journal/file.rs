@@ -121,13 +121,16 @@ struct Writer {
     pending: Pending,
 }
 
+/// An operation that is begun: its record of before, and who waits.
+type Begin = (Id, Option<Record>, oneshot::Sender<io::Result<Option<Record>>>);
+
 /// One batch of commands: what is to be written, and who waits for it.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     /// Records that are on file only if this batch is written.
     begun: HashSet<Id>,
-    begins: Vec<(Id, Option<Record>, oneshot::Sender<io::Result<Option<Record>>>)>,
+    begins: Vec<Begin>,
     strike_offs: Vec<oneshot::Sender<io::Result<()>>>,
     withdrawals: Vec<(bool, oneshot::Sender<io::Result<bool>>)>,
     readers: Vec<oneshot::Sender<Vec<Record>>>,
@@ -226,7 +229,10 @@ impl Writer {
 impl Batch {
     /// Answers those who write; gives back what was begun and of which nobody hears.
     fn answer(self, written: &io::Result<()>) -> Vec<Id> {
-        let outcome = || written.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+        let outcome = || match written {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
         let mut unheard = Vec::new();
         let mut heard = HashSet::new();
         for (id, before, answer) in self.begins {
@@ -333,7 +339,11 @@ mod tests {
             journal.begin(&record(3)).await.unwrap();
             close(journal).await;
             let journal = FileJournal::open(directory.journal()).unwrap();
-            assert_eq!((journal.pending().await.unwrap().len(), journal.cut_tail()), (left.len() + 1, 0), "cut at {cut}");
+            assert_eq!(
+                (journal.pending().await.unwrap().len(), journal.cut_tail()),
+                (left.len() + 1, 0),
+                "cut at {cut}"
+            );
             close(journal).await;
         }
     }

@@ -50,7 +50,14 @@ impl Record {
     /// A record that is begun now.
     #[must_use]
     pub fn new(operation: impl Into<String>, key: Key, target: impl Into<String>, request_hash: [u8; 32]) -> Self {
-        Self { operation: operation.into(), key, target: target.into(), request_hash, begun_at: SystemTime::now(), begun_by: Uuid::new_v4() }
+        Self {
+            operation: operation.into(),
+            key,
+            target: target.into(),
+            request_hash,
+            begun_at: SystemTime::now(),
+            begun_by: Uuid::new_v4(),
+        }
     }
 }
 

@@ -71,9 +71,8 @@ impl PostgresJournal {
     }
 }
 
-#[async_trait]
-impl Journal for PostgresJournal {
-    async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
+impl PostgresJournal {
+    async fn insert(&self, record: &Record) -> Result<Option<Record>, JournalError> {
         let row = sqlx::query(BEGIN)
             .bind(record.key.as_str())
             .bind(&record.operation)
@@ -85,6 +84,25 @@ impl Journal for PostgresJournal {
             .map_err(failed)?;
         if row.try_get("is_new").map_err(failed)? { Ok(None) } else { read(&row).map(Some) }
     }
+}
+
+#[async_trait]
+impl Journal for PostgresJournal {
+    /// A task of its own: a caller that goes away in the middle of it must not leave a record of what was never sent.
+    async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
+        let (answer, receiver) = tokio::sync::oneshot::channel();
+        let (journal, record) = (self.clone(), record.clone());
+        tokio::spawn(async move {
+            let begun = journal.insert(&record).await;
+            let is_new = !matches!(begun, Ok(Some(_)));
+            let has_failed = begun.is_err();
+            // After an error the row may be there all the same: the commit's answer may have been lost.
+            if (answer.send(begun).is_err() || has_failed) && is_new {
+                let _ = journal.withdraw(&record).await;
+            }
+        });
+        receiver.await.unwrap_or_else(|_| Err(JournalError::new("the runtime is shutting down")))
+    }
 
     async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError> {
         sqlx::query(STRIKE_OFF).bind(key.as_str()).bind(operation).execute(&self.pool).await.map_err(failed)?;
@@ -92,7 +110,10 @@ impl Journal for PostgresJournal {
     }
 
     async fn withdraw(&self, record: &Record) -> Result<bool, JournalError> {
-        let withdraw = sqlx::query(WITHDRAW).bind(record.key.as_str()).bind(&record.operation).bind(&record.begun_by.as_bytes()[..]);
+        let withdraw = sqlx::query(WITHDRAW)
+            .bind(record.key.as_str())
+            .bind(&record.operation)
+            .bind(&record.begun_by.as_bytes()[..]);
         Ok(withdraw.execute(&self.pool).await.map_err(failed)?.rows_affected() == 1)
     }
 

@@ -4,12 +4,14 @@ mod support;
 mod world;
 
 mod breaker;
+mod fates;
 mod integrators;
 mod jitter;
 mod journal;
 mod observed;
 mod one_layer;
-mod fates;
+mod pages;
+mod readme;
 mod redirects;
 mod retries;
 mod rules;

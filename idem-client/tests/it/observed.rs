@@ -13,7 +13,8 @@ use crate::support::{Act, Directory, Server, answer};
 #[tokio::test]
 async fn each_attempt_retry_and_giving_up_has_its_event() {
     let acts = [Act::DropAfter, Act::Refuse(answer(503)), Act::Refuse(answer(409).header("retry-after", "0"))];
-    let server = Server::script([acts.as_slice(), &[Act::Answer(answer(201)), Act::Refuse(answer(429))]].concat()).await;
+    let server =
+        Server::script([acts.as_slice(), &[Act::Answer(answer(201)), Act::Refuse(answer(429))]].concat()).await;
     let client = Client::builder().back_off(Duration::from_millis(1), Duration::from_millis(1)).build().unwrap();
     let send = |id: i64| client.post(server.url("/orders")).key(Key::of("place-order", &id)).send();
     let (log, _guard) = Log::start(tracing::Level::DEBUG);
@@ -117,7 +118,8 @@ async fn keys_bodies_credentials_and_queries_are_in_nothing_that_is_seen() {
         .unwrap();
     let (log, _guard) = Log::start(tracing::Level::TRACE);
     go_every_way(&client, &server).await;
-    let own: String = log.text().lines().filter(|line| line.contains("idem_client")).map(|line| format!("{line}\n")).collect();
+    let own: String =
+        log.text().lines().filter(|line| line.contains("idem_client")).map(|line| format!("{line}\n")).collect();
     assert!(own.matches("attempt").count() > 20, "{own}");
     let (told, shown) = (seen.lock().unwrap().clone(), format!("{client:?}"));
     for secret in SECRETS {
@@ -133,7 +135,9 @@ async fn attempts_and_retries_are_counted_by_host_and_word() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let _guard = metrics::set_default_local_recorder(&recorder);
-    let server = Server::script([Act::DropAfter, Act::Refuse(answer(503)), Act::Answer(answer(201)), Act::Refuse(answer(429))]).await;
+    let server =
+        Server::script([Act::DropAfter, Act::Refuse(answer(503)), Act::Answer(answer(201)), Act::Refuse(answer(429))])
+            .await;
     let client = Client::builder().back_off(Duration::from_millis(1), Duration::from_millis(1)).build().unwrap();
     let send = |id: i64| {
         let key = Key::new(format!("s3cret-key-{id}")).unwrap();
@@ -143,7 +147,8 @@ async fn attempts_and_retries_are_counted_by_host_and_word() {
     send(2).send().await.unwrap_err();
     let mut counted = Vec::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        let labels: Vec<_> = key.key().labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect();
+        let labels: Vec<_> =
+            key.key().labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect();
         let text = format!("{} {labels:?}", key.key().name());
         assert!(!SECRETS.iter().any(|secret| text.contains(secret)), "{text}");
         assert!(labels.contains(&("host".to_owned(), server.base.clone())), "{text}");

@@ -85,7 +85,11 @@ async fn stripes_rules_are_those_of_its_sdks() {
 
 #[tokio::test]
 async fn awss_rules_are_those_of_its_sdks() {
-    let json = |name| answer(400).header("content-type", "application/x-amz-json-1.0").body(format!(r#"{{"__type":"com.amazon#{name}"}}"#));
+    let json = |name| {
+        answer(400)
+            .header("content-type", "application/x-amz-json-1.0")
+            .body(format!(r#"{{"__type":"com.amazon#{name}"}}"#))
+    };
     for (first, retried) in [
         (json("ThrottlingException"), true),
         (json("TransactionInProgressException"), true),

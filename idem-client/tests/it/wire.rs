@@ -21,12 +21,16 @@ async fn losing_the_first() -> Server {
 #[tokio::test]
 async fn forms_queries_and_basic_auth_are_there_without_a_second_dependency() {
     let server = losing_the_first().await;
-    let request = client().post(server.url("/v1/charges")).key(Key::of("charge", &1)).basic_auth("sk_test", None::<&str>);
+    let request =
+        client().post(server.url("/v1/charges")).key(Key::of("charge", &1)).basic_auth("sk_test", None::<&str>);
     let request = request.query(&[("expand", "customer")]).form(&[("amount", "700"), ("currency", "eur")]);
     assert_eq!(request.send().await.unwrap().status(), 201);
     server.assert_same_request(2);
     for request in server.seen() {
-        assert_eq!((request.path.as_str(), request.body.as_str()), ("/v1/charges?expand=customer", "amount=700&currency=eur"));
+        assert_eq!(
+            (request.path.as_str(), request.body.as_str()),
+            ("/v1/charges?expand=customer", "amount=700&currency=eur")
+        );
         assert_eq!(request.header("content-type"), Some("application/x-www-form-urlencoded"));
         assert_eq!(request.header("authorization"), Some("Basic c2tfdGVzdDo="));
     }
@@ -61,7 +65,8 @@ async fn a_file_is_read_again_for_each_attempt_and_its_hash_is_on_the_journal() 
     let journal = || FileJournal::open(directory.path("journal")).unwrap();
     let client = Client::builder().journal(journal()).back_off(Duration::from_millis(1), Duration::from_millis(1));
     let client = client.build().unwrap();
-    let upload = |server: &Server, body| client.put(server.url("/report")).key(Key::of("upload", &1)).replayable(body).send();
+    let upload =
+        |server: &Server, body| client.put(server.url("/report")).key(Key::of("upload", &1)).replayable(body).send();
     let server = losing_the_first().await;
     assert_eq!(upload(&server, ReplayableBody::file(&file)).await.unwrap().status(), 201);
     server.assert_same_request(2);

@@ -91,7 +91,8 @@ impl Event {
     }
 
     fn problem(status: u16, name: &str) -> Answer {
-        let body = format!(r#"{{"type":"https://shop.example/problems#{name}","title":"a problem","status":{status}}}"#);
+        let body =
+            format!(r#"{{"type":"https://shop.example/problems#{name}","title":"a problem","status":{status}}}"#);
         answer(status).header("content-type", "application/problem+json").body(body)
     }
 
@@ -111,9 +112,7 @@ impl Event {
             Overloaded => Act::Refuse(answer(429)),
             Unavailable => Act::Refuse(answer(503)),
             InFlight => Act::Refuse(Self::problem(409, "in-flight")),
-            EffectsUnknown => {
-                Act::Answer(Self::problem(500, "effects-unknown").header("idempotency-replayed", "true"))
-            }
+            EffectsUnknown => Act::Answer(Self::problem(500, "effects-unknown").header("idempotency-replayed", "true")),
             CancelledAfter | Killed => Act::Never,
             CancelledBefore => Act::Hang,
             Refused | SynSwallowed | HandshakeHangs | MiddlewareFailsBefore => {

@@ -117,7 +117,8 @@ pub(crate) async fn with_idem_client(url: &str, orders: u32, batch: u32, progres
     }
     let mut notes = notes.into_inner().expect("no holder panics");
     notes.left_on_journal = client.pending().await?.len() as u64;
-    let batches = [(for_this_network(), orders, "first.journal"), (Client::builder(), orders + batch, "second.journal")];
+    let batches =
+        [(for_this_network(), orders, "first.journal"), (Client::builder(), orders + batch, "second.journal")];
     let mut given_up = Vec::new();
     for (builder, after, name) in batches {
         let at_once = builder.journal(journal(name)?).build()?;
