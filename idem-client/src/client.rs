@@ -116,7 +116,8 @@ impl RequestBuilder {
         self.overriding(|overrides| overrides.back_off(base, cap))
     }
 
-    /// How long an attempt of this request may take; see [`Limits::attempt_timeout`].
+    /// How long an attempt of this request may take; see [`Limits::attempt_timeout`]. Where it is shorter than the client's
+    /// [`Limits::connect_timeout`], a connection that never comes about counts as "may have happened".
     pub fn attempt_timeout(self, timeout: Duration) -> Self {
         self.overriding(|overrides| overrides.attempt_timeout(timeout))
     }

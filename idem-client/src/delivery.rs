@@ -349,6 +349,8 @@ impl<'a> Delivery<'a> {
         let (Some(journal), Some(sending)) = (&self.shared.settings.journal, &self.sending) else { return Ok(()) };
         let (operation, key) = sending.id().clone();
         let record = Record::new(operation, key, self.shared.journal_target(&self.request), self.request_hash());
+        // What comes of it now is news: an earlier strike-off that is still due must not be about it.
+        self.shared.settled().remove(sending.id());
         let begin = async {
             let _gate = sending.gate().await;
             journal.begin(&record).await
@@ -420,7 +422,8 @@ impl<'a> Delivery<'a> {
         };
         let late = || JournalError::new("the journal took too long");
         if let Err(error) = timeout_at(until, strike_off).await.unwrap_or_else(|_| Err(late())) {
-            tracing::warn!(%error, "an answered operation could not be struck off the journal");
+            tracing::warn!(%error, "an answered operation could not be struck off the journal yet");
+            self.shared.strike_off_later(sending.id());
         }
     }
 
@@ -489,8 +492,13 @@ impl<'a> Delivery<'a> {
 
     fn report(&self, next: NextStep) {
         let (took, status, failure) = self.last_attempt;
+        // An operation without a name has that of its path, which may hold the key.
+        let operation = match &self.key {
+            Some(key) if self.operation.contains(key.as_str()) => &self.operation.replace(key.as_str(), "{key}"),
+            _ => &self.operation,
+        };
         let report = AttemptReport {
-            operation: &self.operation,
+            operation,
             method: self.request.method(),
             host: &self.host,
             number: self.attempts,

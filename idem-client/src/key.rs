@@ -294,6 +294,12 @@ impl<const N: usize> KeyPart for [u8; N] {
     }
 }
 
+impl KeyPart for bytes::Bytes {
+    fn write(&self, to: &mut Canonical) {
+        to.leaf(self);
+    }
+}
+
 impl KeyPart for Vec<u8> {
     fn write(&self, to: &mut Canonical) {
         to.leaf(self);

@@ -1,8 +1,9 @@
 //! The middleware: what a client's requests share, and the way into the stack.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
 use http::Extensions;
@@ -19,7 +20,7 @@ use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
 use crate::limits::Limits;
 use crate::observe::Observer;
-use crate::under_way::UnderWay;
+use crate::under_way::{Id, UnderWay};
 use crate::{BreakerState, BudgetState};
 
 /// The attempt's number, sent with every attempt: `1` for the first.
@@ -68,13 +69,25 @@ pub(crate) struct Shared {
     pub(crate) breakers: Breakers,
     /// What is being sent right now, so that it is not taken for something to reconcile.
     pub(crate) under_way: Arc<UnderWay>,
+    /// What is settled and could not be struck off the journal: it is tried again, and is not pending.
+    settled: Mutex<HashSet<Id>>,
     warned: AtomicBool,
 }
+
+/// How many settled operations wait for the journal at most; what is beyond is asked about needlessly.
+const MOST_SETTLED: usize = 10_000;
 
 impl Layer {
     pub(crate) fn new(settings: Settings, budgets: Budgets, breakers: Breakers) -> Self {
         let under_way = Arc::new(UnderWay::default());
-        let shared = Shared { settings, budgets, breakers, under_way, warned: AtomicBool::new(false) };
+        let shared = Shared {
+            settings,
+            budgets,
+            breakers,
+            under_way,
+            settled: Mutex::default(),
+            warned: AtomicBool::new(false),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -86,9 +99,15 @@ impl Layer {
     /// When the journal cannot be read.
     pub async fn pending(&self) -> Result<Vec<Record>, JournalError> {
         let Some(journal) = &self.shared.settings.journal else { return Ok(Vec::new()) };
+        self.shared.strike_off_the_settled(&**journal).await;
         let mut records = journal.pending().await?;
         let under_way = &self.shared.under_way;
-        records.retain(|record| !under_way.contains(&(record.operation.clone(), record.key.clone())));
+        let settled = self.shared.settled();
+        records.retain(|record| {
+            let id = (record.operation.clone(), record.key.clone());
+            !under_way.contains(&id) && !settled.contains(&id)
+        });
+        drop(settled);
         Ok(records)
     }
 
@@ -175,6 +194,28 @@ impl Shared {
     pub(crate) fn warn_of_outer(&self, sign: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(sign, "an outer layer retries too; attempts multiply, leave retrying to one layer");
+        }
+    }
+
+    pub(crate) fn settled(&self) -> MutexGuard<'_, HashSet<Id>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what could not be struck off.
+    pub(crate) fn strike_off_later(&self, id: &Id) {
+        let mut settled = self.settled();
+        if settled.len() < MOST_SETTLED {
+            settled.insert(id.clone());
+        }
+    }
+
+    async fn strike_off_the_settled(&self, journal: &dyn Journal) {
+        let settled: Vec<Id> = self.settled().iter().cloned().collect();
+        for id in settled {
+            if journal.strike_off(&id.0, &id.1).await.is_err() {
+                return;
+            }
+            self.settled().remove(&id);
         }
     }
 

@@ -83,15 +83,30 @@ impl Disk {
     }
 
     fn write_at_end(&mut self, bytes: &[u8], durably: bool) -> io::Result<()> {
+        if durably && !self.is_in_its_place() {
+            return Err(io::Error::other("the file was moved or removed while it was open"));
+        }
         self.file.seek(SeekFrom::Start(self.length))?;
         self.file.write_all(bytes)?;
         if durably { self.file.sync_data() } else { Ok(()) }
+    }
+
+    /// A record in a file that is not found by its name after a restart is no record.
+    fn is_in_its_place(&self) -> bool {
+        is_same_file(&self.file, &self.path).unwrap_or(false)
     }
 
     /// Puts the file in order after a failed write. After a failed sync the system may have forgotten what it did not
     /// write, so the records are written anew. A file with a second name cannot be replaced without parting the two, so
     /// it is cut back to what was acknowledged.
     pub(super) fn recover(&mut self, pending: &Pending) -> io::Result<()> {
+        if !self.is_in_its_place() {
+            return self.replace(pending, |new, path| {
+                // Not over what somebody else has put there.
+                fs::hard_link(new, path)?;
+                fs::remove_file(new)
+            });
+        }
         if has_one_name(&self.file)? {
             return self.rewrite(pending);
         }
@@ -103,13 +118,17 @@ impl Disk {
 
     /// Writes the pending records to a new file and puts it in the old one's place, so that a crash leaves either.
     pub(super) fn rewrite(&mut self, pending: &Pending) -> io::Result<()> {
+        self.replace(pending, |new, path| fs::rename(new, path))
+    }
+
+    fn replace(&mut self, pending: &Pending, put: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
         let mut name = self.path.as_os_str().to_owned();
         name.push(format!(".{}.new", Uuid::new_v4()));
         let bytes = format::whole_file(pending);
         let replaced = write_new(Path::new(&name), &bytes).and_then(|file| {
-            // Only the rename decides which file is the journal; if it fails, whether it happened is unknown.
+            // Only the name decides which file is the journal; if this fails, whether it has it is unknown.
             self.broken = true;
-            fs::rename(&name, &self.path)?;
+            put(Path::new(&name), &self.path)?;
             sync_directory(&self.path)?;
             Ok(file)
         });
@@ -123,7 +142,7 @@ impl Disk {
 
     /// Whether replacing the file would leave another name of it behind.
     pub(super) fn may_be_replaced(&self) -> bool {
-        !self.broken && has_one_name(&self.file).unwrap_or(false)
+        !self.broken && self.is_in_its_place() && has_one_name(&self.file).unwrap_or(false)
     }
 }
 

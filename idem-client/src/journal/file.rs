@@ -39,8 +39,8 @@ pub struct FileJournal {
 #[derive(Debug)]
 enum Command {
     Begin(Record, oneshot::Sender<io::Result<Option<Record>>>),
-    StrikeOff(Id, oneshot::Sender<io::Result<()>>),
-    Withdraw(Record, oneshot::Sender<io::Result<bool>>),
+    StrikeOff(Id, oneshot::Sender<()>),
+    Withdraw(Record, oneshot::Sender<bool>),
     Pending(oneshot::Sender<Vec<Record>>),
 }
 
@@ -59,7 +59,7 @@ impl FileJournal {
         if cut > 0 {
             tracing::warn!(path = %path.display(), bytes = cut, "the journal was cut in its last line, which was dropped");
         }
-        let mut writer = Writer { disk, pending };
+        let mut writer = Writer { disk, pending, unwritten: Vec::new() };
         writer.compact();
         let (commands, inbox) = mpsc::channel();
         let spawned = thread::Builder::new().name("idem-journal".into()).spawn(move || writer.run(&inbox));
@@ -87,27 +87,23 @@ impl FileJournal {
         self.commands.send(command(answer)).map_err(|_| gone())?;
         receiver.await.map_err(|_| gone())
     }
-
-    fn failed(&self, error: io::Error) -> JournalError {
-        error_at(&self.path).caused_by(error)
-    }
 }
 
 #[async_trait]
 impl Journal for FileJournal {
     async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
         let record = record.clone();
-        self.ask(|answer| Command::Begin(record, answer)).await?.map_err(|error| self.failed(error))
+        self.ask(|answer| Command::Begin(record, answer)).await?.map_err(|error| error_at(&self.path).caused_by(error))
     }
 
     async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError> {
         let id = (operation.to_owned(), key.clone());
-        self.ask(|answer| Command::StrikeOff(id, answer)).await?.map_err(|error| self.failed(error))
+        self.ask(|answer| Command::StrikeOff(id, answer)).await
     }
 
     async fn withdraw(&self, record: &Record) -> Result<bool, JournalError> {
         let record = record.clone();
-        self.ask(|answer| Command::Withdraw(record, answer)).await?.map_err(|error| self.failed(error))
+        self.ask(|answer| Command::Withdraw(record, answer)).await
     }
 
     async fn pending(&self) -> Result<Vec<Record>, JournalError> {
@@ -119,6 +115,8 @@ impl Journal for FileJournal {
 struct Writer {
     disk: Disk,
     pending: Pending,
+    /// Strike-offs that could not be written. What is struck off stays so, and they are written when there is room.
+    unwritten: Vec<Id>,
 }
 
 /// An operation that is begun: its record of before, and who waits.
@@ -131,8 +129,10 @@ struct Batch {
     /// Records that are on file only if this batch is written.
     begun: HashSet<Id>,
     begins: Vec<Begin>,
-    strike_offs: Vec<oneshot::Sender<io::Result<()>>>,
-    withdrawals: Vec<(bool, oneshot::Sender<io::Result<bool>>)>,
+    /// Records that this batch strikes off.
+    struck_off: Vec<Id>,
+    strike_offs: Vec<oneshot::Sender<()>>,
+    withdrawals: Vec<(bool, oneshot::Sender<bool>)>,
     readers: Vec<oneshot::Sender<Vec<Record>>>,
 }
 
@@ -152,6 +152,10 @@ impl Writer {
             tracing::debug!(path = %self.disk.path().display(), %error, "the journal is not in order yet");
         }
         let mut batch = Batch::default();
+        for id in std::mem::take(&mut self.unwritten) {
+            Line::strike_off(&id).append_to(&mut batch.bytes);
+            batch.struck_off.push(id);
+        }
         commands.into_iter().for_each(|command| self.take(command, &mut batch));
         let durably = !batch.begun.is_empty();
         let written = if batch.bytes.is_empty() { Ok(()) } else { self.disk.append(&batch.bytes, durably) };
@@ -161,6 +165,7 @@ impl Writer {
             for id in &batch.begun {
                 self.pending.remove(id);
             }
+            self.unwritten = std::mem::take(&mut batch.struck_off);
         }
         let readers = std::mem::take(&mut batch.readers);
         self.strike_off_abandoned(&batch.answer(&written));
@@ -201,6 +206,7 @@ impl Writer {
     fn strike_off(&mut self, id: &Id, batch: &mut Batch) {
         if self.pending.remove(id) {
             Line::strike_off(id).append_to(&mut batch.bytes);
+            batch.struck_off.push(id.clone());
         }
     }
 
@@ -212,6 +218,7 @@ impl Writer {
             && let Err(error) = self.disk.append(&batch.bytes, false)
         {
             tracing::warn!(%error, "an operation that was never sent could not be struck off the journal");
+            self.unwritten = batch.struck_off;
         }
     }
 
@@ -248,10 +255,10 @@ impl Batch {
             }
         }
         for answer in self.strike_offs {
-            let _ = answer.send(outcome());
+            let _ = answer.send(());
         }
         for (own, answer) in self.withdrawals {
-            let _ = answer.send(outcome().map(|()| own));
+            let _ = answer.send(own);
         }
         unheard.retain(|id| self.begun.contains(id) && !heard.contains(id));
         unheard
@@ -406,6 +413,53 @@ mod tests {
         assert!(FileJournal::open(directory.journal()).is_err(), "the new file has the lock too");
     }
 
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_journal_that_was_moved_or_removed_loses_nothing_and_writes_over_nothing() {
+        for removed in [true, false] {
+            let directory = Directory::new();
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            journal.begin(&record(1)).await.unwrap();
+            if removed {
+                fs::remove_file(directory.journal()).unwrap();
+            } else {
+                fs::rename(directory.journal(), directory.0.join("moved")).unwrap();
+            }
+            fs::write(directory.journal(), "somebody else's").unwrap();
+            let refused = journal.begin(&record(2)).await.unwrap_err().to_string();
+            assert!(refused.contains("was moved or removed"), "{refused}");
+            journal.begin(&record(2)).await.unwrap_err();
+            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(1)]));
+            assert_eq!(fs::read(directory.journal()).unwrap(), b"somebody else's");
+            fs::remove_file(directory.journal()).unwrap();
+            journal.begin(&record(3)).await.unwrap();
+            close(journal).await;
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(1), record(3)]));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_struck_off_while_nothing_could_be_written_stays_so() {
+        let directory = Directory::new();
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        journal.begin(&record(1)).await.unwrap();
+        let second = record(2);
+        journal.begin(&second).await.unwrap();
+        let aside = directory.0.join("aside");
+        fs::rename(directory.journal(), &aside).unwrap();
+        fs::create_dir(directory.journal()).unwrap();
+        journal.begin(&record(3)).await.unwrap_err();
+        journal.strike_off("order-confirm", &record(1).key).await.unwrap();
+        assert!(journal.withdraw(&second).await.unwrap());
+        assert_eq!(journal.pending().await.unwrap(), []);
+        fs::remove_dir(directory.journal()).unwrap();
+        journal.begin(&record(4)).await.unwrap();
+        close(journal).await;
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(4)]));
+    }
+
     #[tokio::test]
     async fn a_second_holder_is_refused() {
         let directory = Directory::new();
@@ -483,7 +537,7 @@ mod tests {
     async fn what_nobody_waited_for_was_never_begun() {
         let directory = Directory::new();
         let Opened { disk, pending, .. } = Disk::open(&directory.journal()).unwrap();
-        let mut writer = Writer { disk, pending };
+        let mut writer = Writer { disk, pending, unwritten: Vec::new() };
         let begin = |id| {
             let (answer, receiver) = oneshot::channel();
             (Command::Begin(record(id), answer), receiver)

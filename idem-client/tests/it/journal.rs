@@ -179,6 +179,66 @@ async fn a_record_of_an_earlier_run_makes_the_outcome_unknown_until_an_answer_se
     assert_eq!((send().await.unwrap().status().as_u16(), pending_keys(&client).await.len()), (201, 0));
 }
 
+/// A journal whose store is away while it is told so.
+#[derive(Debug)]
+struct Shaky {
+    journal: FileJournal,
+    away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Shaky {
+    fn here(&self) -> Result<&FileJournal, JournalError> {
+        if self.away.load(Ordering::SeqCst) { Err(JournalError::new("the store is away")) } else { Ok(&self.journal) }
+    }
+}
+
+#[async_trait::async_trait]
+impl Journal for Shaky {
+    async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
+        self.here()?.begin(record).await
+    }
+
+    async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError> {
+        self.here()?.strike_off(operation, key).await
+    }
+
+    async fn withdraw(&self, record: &Record) -> Result<bool, JournalError> {
+        self.here()?.withdraw(record).await
+    }
+
+    async fn pending(&self) -> Result<Vec<Record>, JournalError> {
+        self.here()?.pending().await
+    }
+}
+
+#[tokio::test]
+async fn what_was_settled_while_the_journal_was_away_is_struck_off_later() {
+    let directory = Directory::new();
+    for (status, settled) in [(201, true), (422, false)] {
+        let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let path = directory.path(&status.to_string());
+        let leaving = Arc::clone(&away);
+        let server = Server::start(move |_, _| {
+            leaving.store(true, Ordering::SeqCst);
+            Act::Answer(answer(status))
+        })
+        .await;
+        let client = client(Shaky { journal: FileJournal::open(&path).unwrap(), away: Arc::clone(&away) });
+        let response = client.post(server.url("/orders")).key(Key::of("order", &1)).send().await.unwrap();
+        // That nothing has happened is not said while the record is there and others may have begun it.
+        assert_eq!((response.settled(), response.may_have_happened()), (settled, true));
+        away.store(false, Ordering::SeqCst);
+        assert_eq!(pending_keys(&client).await.len(), usize::from(!settled), "{status}");
+        drop(client);
+        let file = std::fs::File::open(&path).unwrap();
+        while file.try_lock().is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(file);
+        assert_eq!(FileJournal::open(&path).unwrap().pending().await.unwrap().len(), usize::from(!settled), "{status}");
+    }
+}
+
 #[tokio::test]
 async fn a_refusal_does_not_deny_what_an_earlier_run_may_have_done() {
     let directory = Directory::new();

@@ -69,6 +69,9 @@ async fn go_every_way(client: &Client, server: &Server) {
         let request = client.post(url).key(Key::new(format!("s3cret-key-{id}")).unwrap()).bearer_auth("s3cret-token");
         let _ = request.header("x-own", "s3cret-header").body("s3cret-body").attempts(2).send().await;
     }
+    // An operation that is named after its path, with the key in it.
+    let named = client.put(server.url("/orders/s3cret-key-3")).key(Key::new("s3cret-key-3").unwrap());
+    let _ = named.body("s3cret-body").attempts(2).send().await;
     let nowhere = client.post("http://user:hunter2@127.0.0.1:1/orders?token=s3cret-query");
     let _ = nowhere.key(Key::new("s3cret-key").unwrap()).body("s3cret-body").send().await;
     let stream = reqwest::Body::wrap_stream(futures_util::stream::iter([Ok::<_, std::io::Error>("s3cret-body")]));
