@@ -38,5 +38,9 @@ pub use redirect::redirect_policy;
 pub use response::ResponseExt;
 pub use {reqwest, reqwest_middleware};
 
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod __fuzz;
+
 #[doc = include_str!("../docs/integrators.md")]
 pub mod integrators {}

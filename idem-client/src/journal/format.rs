@@ -240,6 +240,28 @@ pub(super) fn whole_file(pending: &Pending) -> Vec<u8> {
     bytes
 }
 
+/// What holds for any file: see `__fuzz::journal`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn any_file_is_read_or_refused(data: &[u8]) {
+    let Ok(contents) = read(data) else { return };
+    let mut whole = data[..contents.whole].to_vec();
+    let records = |contents: &Contents| contents.pending.in_order();
+    if contents.lacks_end {
+        assert_eq!(contents.whole, data.len());
+        whole.push(b'\n');
+    }
+    let again = read(&whole).expect("what is whole stays so");
+    assert_eq!((records(&again), again.whole, again.lacks_end), (records(&contents), whole.len(), false));
+    let rewritten = read(&whole_file(&contents.pending)).expect("what is written can be read");
+    assert_eq!(records(&rewritten), records(&contents));
+    let key = Key::random();
+    Line::begin(&Record::new("another", key.clone(), "POST http://shop.example/", [0; 32])).append_to(&mut whole);
+    if contents.whole > 0 {
+        let more = read(&whole).expect("it can be appended to");
+        assert_eq!(more.pending.in_order().last().map(|record| record.key.clone()), Some(key));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use crate::key::Key;
 
 mod disk;
 mod file;
-mod format;
+pub(crate) mod format;
 #[cfg(feature = "postgres")]
 mod postgres;
 
