@@ -16,8 +16,8 @@ pub use crate::call::{Call, Request};
 pub use crate::fingerprint::Digest;
 #[cfg(feature = "axum")]
 pub use crate::fingerprint::Fingerprinted;
+pub use crate::postgres::statements::Isolation;
 pub use crate::scope::EncodedScope;
-pub use crate::statements::Isolation;
 
 use crate::key::{IdempotencyKey, InvalidKey, Key};
 use crate::scope::Scope;

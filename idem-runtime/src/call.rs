@@ -5,15 +5,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 
-use crate::claim::Claim;
 use crate::error::Error;
 use crate::fingerprint::{Digest, Fingerprint, fingerprint, fingerprint_of_request};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
-use crate::registry::OperationId;
+use crate::lifecycle::claim::Claim;
+use crate::lifecycle::in_flight::OperationId;
+use crate::postgres::statements::Isolation;
 use crate::resend;
 use crate::scope::EncodedScope;
-use crate::statements::Isolation;
 use crate::telemetry::Telemetry;
 
 /// What the claim needs to know of a request or of a function's call.

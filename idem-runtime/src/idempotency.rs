@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use crate::builder::{Builder, Settings};
 use crate::error::Error;
-use crate::recent::Recent;
-use crate::registry::Registry;
-use crate::statements::Statements;
-use crate::stored::StoredResponse;
+use crate::lifecycle::in_flight::Registry;
+use crate::lifecycle::outcome::StoredResponse;
+use crate::lifecycle::recent::Recent;
+use crate::postgres::statements::Statements;
 
 /// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there
 /// through `FromRef`.

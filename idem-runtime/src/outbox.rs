@@ -18,7 +18,7 @@ use crate::fingerprint::sha256;
 use crate::hex;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::transaction::{Tx, is_conflict};
+use crate::postgres::transaction::{Tx, is_conflict};
 
 /// Writes messages in the transaction of a handler. See [`Tx::outbox`].
 #[derive(Debug)]

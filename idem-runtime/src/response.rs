@@ -7,7 +7,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt, Limited};
 
 use crate::error::NotStorable;
-use crate::stored::StoredResponse;
+use crate::lifecycle::outcome::StoredResponse;
 
 /// Belongs to one connection, one moment or one client's session, not to the operation.
 const NOT_STORED: [HeaderName; 11] = [

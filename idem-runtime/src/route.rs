@@ -11,11 +11,11 @@ use tracing::Instrument;
 
 use crate::call::{Call, Request};
 use crate::error::Error;
-use crate::execution::{self, Answer, Execution, Handler, HandlerFuture};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
+use crate::lifecycle::execution::{self, Answer, Execution, Handler, HandlerFuture};
 use crate::operation::Operation;
-use crate::transaction::Tx;
+use crate::postgres::transaction::Tx;
 
 /// It never rejects: who asks is settled before which key is sent.
 impl<S> FromRequestParts<S> for Call

@@ -9,8 +9,8 @@ use sqlx::postgres::PgRow;
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
+use crate::lifecycle::in_flight::OperationId;
 use crate::operation::recovery_points;
-use crate::registry::OperationId;
 use crate::scope::{EncodedScope, Scope};
 
 /// What is known of an idempotency key. As JSON: `{"state": "completed", "status": 201}`; times are Unix seconds.

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::AbortHandle;
 
-use crate::claim::Claim;
+use crate::lifecycle::claim::Claim;
 
 /// Holds a claim while its handler runs: renewed at every third of its length, until dropped.
 #[derive(Debug)]

@@ -20,14 +20,14 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Postgres, SqlStr};
 use tokio::time::sleep;
 
-use crate::claim::{Claim, Free, Unit, is_lost};
-use crate::completion::{Ended, RESOLVE_PAUSES, Verdict, code, is_taken};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
-use crate::registry::Ticket;
-use crate::statements::{Isolation, NewAttempt, Statements, Steps};
-use crate::stored::StoredResponse;
-use crate::transaction::Tx;
+use crate::lifecycle::claim::{Claim, Free, Unit, is_lost};
+use crate::lifecycle::completion::{Ended, RESOLVE_PAUSES, Verdict, code, is_taken};
+use crate::lifecycle::in_flight::Ticket;
+use crate::lifecycle::outcome::StoredResponse;
+use crate::postgres::statements::{Isolation, NewAttempt, Statements, Steps};
+use crate::postgres::transaction::Tx;
 
 use lease::{Lease, Rest};
 use recovery_points::RecoveryPoint;

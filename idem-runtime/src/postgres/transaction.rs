@@ -104,7 +104,7 @@ impl Tx {
             self.reusable = within(self.patience, rollback).await.is_ok();
         } else {
             // Frees the key at once; the connection, whose depth is beyond repair, is closed by the drop.
-            let _ = self.send(crate::statements::rollback()).await;
+            let _ = self.send(crate::postgres::statements::rollback()).await;
         }
     }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use crate::claim::Abandoned;
 use crate::fingerprint::{Fingerprint, sha256};
 use crate::hex;
-use crate::registry::OperationId;
+use crate::lifecycle::claim::Abandoned;
+use crate::lifecycle::in_flight::OperationId;
 
 /// How a transaction is isolated; the database's default where an attribute names none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

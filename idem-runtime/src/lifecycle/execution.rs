@@ -10,17 +10,17 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::claim::{Claim, Entered, Standing, Unit, is_lost};
-use crate::completion::{Ended, Verdict, code};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::registry::Ticket;
+use crate::lifecycle::claim::{Claim, Entered, Standing, Unit, is_lost};
+use crate::lifecycle::completion::{Ended, Verdict, code};
+use crate::lifecycle::in_flight::Ticket;
+use crate::lifecycle::outcome::StoredResponse;
+use crate::postgres::statements::{Isolation, Statements, commit};
+use crate::postgres::transaction::{Tx, is_conflict};
 use crate::response;
-use crate::statements::{Isolation, Statements, commit};
-use crate::stored::StoredResponse;
 use crate::telemetry::Outcome;
-use crate::transaction::{Tx, is_conflict};
 
 /// The future of a handler over its transaction or its operation.
 pub(crate) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;

@@ -16,15 +16,15 @@ use sqlx::query::Query;
 use sqlx::{Executor, Postgres, Row, SqlStr};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::completion::{Ended, Verdict};
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::registry::{Entrance, News, OperationId, Ticket, Waiter};
-use crate::statements::Isolation;
-use crate::stored::StoredResponse;
-use crate::transaction::{Tx, is_conflict, unlogged, within};
+use crate::lifecycle::completion::{Ended, Verdict};
+use crate::lifecycle::in_flight::{Entrance, News, OperationId, Ticket, Waiter};
+use crate::lifecycle::outcome::StoredResponse;
+use crate::postgres::statements::Isolation;
+use crate::postgres::transaction::{Tx, is_conflict, unlogged, within};
 
 /// One request's claim: which operation it names, and how it wants to be run.
 #[derive(Debug, Clone)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::claim::{Claim, Free, Standing, Unit, is_lost};
 use crate::error::Error;
-use crate::registry::Ticket;
-use crate::statements::Outcome;
-use crate::stored::StoredResponse;
-use crate::transaction::{Tx, is_conflict};
+use crate::lifecycle::claim::{Claim, Free, Standing, Unit, is_lost};
+use crate::lifecycle::in_flight::Ticket;
+use crate::lifecycle::outcome::StoredResponse;
+use crate::postgres::statements::Outcome;
+use crate::postgres::transaction::{Tx, is_conflict};
 
 /// What the handler's result means for its writes.
 #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "a function's error has no status"))]

@@ -12,13 +12,13 @@ use tracing::Instrument;
 
 use crate::__private::Recorded;
 use crate::call::Request;
-use crate::claim::{Claim, Entered, Standing, Unit};
-use crate::completion::{Ended, Verdict};
 use crate::error::Error;
+use crate::lifecycle::claim::{Claim, Entered, Standing, Unit};
+use crate::lifecycle::completion::{Ended, Verdict};
+use crate::lifecycle::outcome::StoredResponse;
 use crate::operation::Operation;
-use crate::stored::StoredResponse;
+use crate::postgres::transaction::Tx;
 use crate::telemetry::Outcome;
-use crate::transaction::Tx;
 
 impl Request {
     /// Calls the function in one transaction with the claim, or answers for it.
@@ -102,7 +102,7 @@ impl Claim {
             Standing::InFlight => return Err(self.idempotency.in_flight().into()),
             Standing::Completed(stored) => return Ok((recorded(&stored)?, Outcome::Replayed)),
         };
-        let ticket = ticket.inspect(crate::registry::Ticket::run);
+        let ticket = ticket.inspect(crate::lifecycle::in_flight::Ticket::run);
         let value = match AssertUnwindSafe(function(&mut unit)).catch_unwind().await {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
