@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::lifecycle::in_flight::Registry;
 use crate::lifecycle::outcome::StoredResponse;
 use crate::lifecycle::recent::Recent;
+use crate::outbox::OutboxStatements;
 use crate::postgres::statements::Statements;
 
 /// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there
@@ -41,6 +42,7 @@ struct Inner {
     pool: PgPool,
     settings: Settings,
     statements: Statements,
+    outbox: OutboxStatements,
     registry: Registry<StoredResponse>,
     recent: Recent,
     /// How many operations run in tasks of their own.
@@ -61,10 +63,11 @@ impl Idempotency {
     }
 
     pub(crate) fn from_settings(pool: PgPool, settings: Settings) -> Self {
-        let statements = Statements::new(&settings.schema, settings.outbox_retention);
+        let statements = Statements::new(&settings.schema);
+        let outbox = OutboxStatements::new(&settings.schema, settings.outbox_retention);
         let (running, _) = watch::channel(0);
         let (registry, recent) = (Registry::default(), Recent::default());
-        Self { inner: Arc::new(Inner { pool, settings, statements, registry, recent, running }) }
+        Self { inner: Arc::new(Inner { pool, settings, statements, outbox, registry, recent, running }) }
     }
 
     /// Waits until no operation of this handle and its clones is in flight, at most for the
@@ -89,6 +92,10 @@ impl Idempotency {
 
     pub(crate) fn statements(&self) -> &Statements {
         &self.inner.statements
+    }
+
+    pub(crate) fn outbox_statements(&self) -> &OutboxStatements {
+        &self.inner.outbox
     }
 
     pub(crate) fn registry(&self) -> &Registry<StoredResponse> {

@@ -72,7 +72,6 @@ pub(crate) struct Statements {
     pub(crate) look_up: SqlStr,
     pub(crate) recall: SqlStr,
     pub(crate) sweep: SqlStr,
-    pub(crate) sweep_outbox: SqlStr,
     // An owner's statements: each touches its row only while the token is its own.
     pub(crate) record: SqlStr,
     pub(crate) renew: SqlStr,
@@ -87,14 +86,6 @@ pub(crate) struct Statements {
     pub(crate) failed: SqlStr,
     pub(crate) retry_failed: SqlStr,
     pub(crate) discard_failed: SqlStr,
-    // The outbox's.
-    pub(crate) send: SqlStr,
-    pub(crate) reserve_messages: SqlStr,
-    pub(crate) delivered: SqlStr,
-    pub(crate) not_delivered: SqlStr,
-    pub(crate) dead_letters: SqlStr,
-    pub(crate) redeliver: SqlStr,
-    pub(crate) discard_dead_letter: SqlStr,
 }
 
 const LOOK_UP: &str = "\
@@ -111,11 +102,6 @@ const SWEEP: &str = "\
     DELETE FROM {keys} WHERE ctid = ANY (ARRAY( \
         SELECT ctid FROM {keys} WHERE expires_at <= clock_timestamp() \
         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
-
-const SWEEP_OUTBOX: &str = "\
-    DELETE FROM {outbox} WHERE ctid = ANY (ARRAY( \
-        SELECT ctid FROM {outbox} WHERE delivered_at <= clock_timestamp() - make_interval(secs => {outbox_retention}) \
-        ORDER BY delivered_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
 /// Where an owner's statement finds its row.
 const OWNED: &str = "WHERE scope = $1 AND key = $2 AND token = $3 AND status IS NULL";
@@ -175,58 +161,18 @@ const DISCARD_FAILED: &str = "\
     DELETE FROM {keys} \
     WHERE scope = $1 AND key = $2 AND status IS NULL AND failure IS NOT NULL AND lease_expires_at <= clock_timestamp()";
 
-const SEND: &str = "\
-    INSERT INTO {outbox} (topic, dedupe_key, group_key, payload) VALUES ($1, $2, $3, $4) \
-    ON CONFLICT (topic, dedupe_key) DO NOTHING";
-
-/// Committed messages that are due and, within their group, first.
-const RESERVE_MESSAGES: &str = "\
-    UPDATE {outbox} AS o SET attempts = o.attempts + 1, deliver_at = clock_timestamp() + make_interval(secs => $2) \
-    FROM (SELECT id FROM {outbox} AS due \
-          WHERE delivered_at IS NULL AND failure IS NULL AND deliver_at <= clock_timestamp() \
-            AND NOT EXISTS (SELECT FROM {outbox} AS before \
-                            WHERE before.group_key = due.group_key AND before.id < due.id \
-                              AND before.delivered_at IS NULL AND before.failure IS NULL) \
-          ORDER BY deliver_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS reserved \
-    WHERE o.id = reserved.id RETURNING o.id, o.topic, o.dedupe_key, o.payload, o.attempts";
-
-const DELIVERED: &str = "\
-    UPDATE {outbox} SET delivered_at = clock_timestamp(), payload = NULL \
-    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL AND failure IS NULL";
-
-const NOT_DELIVERED: &str = "\
-    UPDATE {outbox} SET failure = $3, \
-        deliver_at = clock_timestamp() + least(300, power(2, least(attempts - 1, 16))) * (0.5 + random() / 2) * interval '1 second' \
-    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL AND failure IS NULL";
-
-const DEAD_LETTERS: &str = "\
-    SELECT id, topic, dedupe_key, payload, attempts, failure FROM {outbox} \
-    WHERE delivered_at IS NULL AND failure IS NOT NULL ORDER BY id LIMIT $1";
-
-const REDELIVER: &str = "\
-    UPDATE {outbox} SET failure = NULL, attempts = 0, deliver_at = clock_timestamp() \
-    WHERE id = $1 AND delivered_at IS NULL AND failure IS NOT NULL";
-
-const DISCARD_DEAD_LETTER: &str = "DELETE FROM {outbox} WHERE id = $1 AND delivered_at IS NULL AND failure IS NOT NULL";
-
 /// 1 in a transaction that was marked as ours; in any other the cast fails (22P02).
 const OURS: &str = "CASE WHEN current_setting('idem.claim', true) = 'true' THEN 1 \
                     ELSE coalesce(current_setting('idem.claim', true), '')::int END";
 
 impl Statements {
-    pub(crate) fn new(schema: &str, outbox_retention: Duration) -> Self {
-        let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
-        let (keys, outbox) = (format!("{quoted}.idempotency_keys"), format!("{quoted}.outbox"));
-        let retention = outbox_retention.as_secs_f64().to_string();
-        let fill = |template: &str| {
-            let owned = template.replace("{owned}", OWNED).replace("{outbox_retention}", &retention);
-            safe(owned.replace("{keys}", &keys).replace("{outbox}", &outbox))
-        };
+    pub(crate) fn new(schema: &str) -> Self {
+        let keys = format!("{}.idempotency_keys", quoted(schema));
+        let fill = |template: &str| safe(template.replace("{owned}", OWNED).replace("{keys}", &keys));
         Self {
             look_up: fill(LOOK_UP),
             recall: fill(RECALL),
             sweep: fill(SWEEP),
-            sweep_outbox: fill(SWEEP_OUTBOX),
             record: fill(RECORD),
             renew: fill(RENEW),
             give_back: fill(GIVE_BACK),
@@ -239,13 +185,6 @@ impl Statements {
             failed: fill(FAILED),
             retry_failed: fill(RETRY_FAILED),
             discard_failed: fill(DISCARD_FAILED),
-            send: fill(SEND),
-            reserve_messages: fill(RESERVE_MESSAGES),
-            delivered: fill(DELIVERED),
-            not_delivered: fill(NOT_DELIVERED),
-            dead_letters: fill(DEAD_LETTERS),
-            redeliver: fill(REDELIVER),
-            discard_dead_letter: fill(DISCARD_DEAD_LETTER),
             table: keys,
             schema: schema.to_owned(),
         }
@@ -464,6 +403,11 @@ fn push_bytes(sql: &mut String, bytes: &[u8]) {
     sql.push_str("E'\\\\x");
     hex::push(sql, bytes);
     sql.push('\'');
+}
+
+/// The schema's name as an identifier.
+pub(crate) fn quoted(schema: &str) -> String {
+    format!("\"{}\"", schema.replace('"', "\"\""))
 }
 
 /// Safe: the schema's name is quoted, everything else is digits.
