@@ -137,8 +137,12 @@ impl CrashReport {
     }
 
     fn columns(&self) -> Vec<&'static str> {
-        let mut columns: Vec<_> = self.strikes.iter().map(|strike| strike.column()).collect();
-        columns.dedup();
+        let mut columns = Vec::new();
+        for strike in &self.strikes {
+            if !columns.contains(&strike.column()) {
+                columns.push(strike.column());
+            }
+        }
         columns
     }
 
