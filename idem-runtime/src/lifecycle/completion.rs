@@ -79,12 +79,11 @@ impl Unit for Tx {
             }
             Err(NotEnded::Failed(error)) => error,
         };
-        if let Some(lost) = self.lost_connection() {
-            return Err(claim.idempotency.unavailable(lost));
-        }
         if is_lost(&error) {
+            // Lost in the handler, nothing was committed: what is looked up is whether another attempt has been.
+            let sent = self.lost_connection().is_none();
             drop(self);
-            return claim.resolve(error).await;
+            return claim.resolve(error, sent).await;
         }
         let conflict = self.met_conflict() && is_in_failed_transaction(&error);
         self.release_connection(&error);
@@ -197,8 +196,8 @@ impl Claim {
 
     /// The acknowledgement of the commit was lost. Once the key's lock is free the transaction has ended: a row says
     /// that it committed, no row that it did not.
-    async fn resolve(&self, lost: sqlx::Error) -> Result<Ended, Error> {
-        tracing::warn!(handler = self.handler, error = %lost, "the answer to a commit is not certain; looking the outcome up");
+    async fn resolve(&self, lost: sqlx::Error, sent: bool) -> Result<Ended, Error> {
+        tracing::warn!(handler = self.handler, error = %lost, "the connection was lost before the end; looking the outcome up");
         for pause in RESOLVE_PAUSES {
             sleep(pause).await;
             match self.acquire(None).await {
@@ -211,7 +210,7 @@ impl Claim {
                 Ok(Standing::InFlight) | Err(_) => {}
             }
         }
-        Err(self.idempotency.outcome_unknown())
+        Err(if sent { self.idempotency.outcome_unknown() } else { self.idempotency.unavailable(lost) })
     }
 
     /// A handler that commits without having used its transaction has written elsewhere, or nothing.

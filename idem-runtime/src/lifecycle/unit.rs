@@ -101,25 +101,31 @@ impl<U: Unit> Held<U> {
         running: Running,
         outlives_its_caller: bool,
     ) -> Result<Acquired<U>, Error> {
-        match claim.acquire(deadline).await? {
-            Standing::Free(free) => {
-                if let Some((unit, identity)) = U::take(free, &claim).await? {
-                    let ticket = ticket.inspect(Ticket::run);
-                    let inner = Some(Inner { unit, identity, claim, ticket, running });
-                    return Ok(Acquired::Held(Self { inner, outlives_its_caller }));
+        loop {
+            match claim.acquire(deadline).await? {
+                Standing::Free(free) => {
+                    if let Some((unit, identity)) = U::take(free, &claim).await? {
+                        let ticket = ticket.inspect(Ticket::run);
+                        let inner = Some(Inner { unit, identity, claim, ticket, running });
+                        return Ok(Acquired::Held(Self { inner, outlives_its_caller }));
+                    }
+                    // Someone else was faster: it is in flight.
+                    if deadline.is_some_and(|deadline| Instant::now() < deadline) {
+                        continue;
+                    }
                 }
-            }
-            Standing::Completed(stored) => {
-                if let Some(ticket) = ticket {
-                    ticket.end(stored.clone());
+                Standing::Completed(stored) => {
+                    if let Some(ticket) = ticket {
+                        ticket.end(stored.clone());
+                    }
+                    return Ok(Acquired::Stored(stored));
                 }
-                return Ok(Acquired::Stored(stored));
+                Standing::InFlight => {}
             }
-            Standing::InFlight => {}
+            // It runs in another process: the duplicates here need not ask one by one.
+            ticket.inspect(Ticket::run);
+            return Err(claim.idempotency.in_flight());
         }
-        // It runs in another process: the duplicates here need not ask one by one.
-        ticket.inspect(Ticket::run);
-        Err(claim.idempotency.in_flight())
     }
 
     pub(crate) fn unit(&mut self) -> &mut U {
