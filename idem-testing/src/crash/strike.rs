@@ -85,6 +85,20 @@ impl Strike {
         matches!(self, Strike::Stalled | Strike::AnswerStalled)
     }
 
+    /// Simple faults explain a finding better than odd ones.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Strike::CutOff => 0,
+            Strike::AnswerLost => 1,
+            Strike::CutBefore => 2,
+            Strike::BackendKilled => 3,
+            Strike::Stalled => 4,
+            Strike::AnswerStalled => 5,
+            Strike::Refused(_) => 6,
+            Strike::Denied(_) => 7,
+        }
+    }
+
     /// The table's column: the words share two.
     pub(super) fn column(self) -> &'static str {
         match self {
