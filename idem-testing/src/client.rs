@@ -64,6 +64,9 @@ impl Attempt {
 
 impl Answer {
     pub(crate) fn asks_for_a_retry(&self, finality: Finality) -> bool {
+        if self.is_effects_unknown() {
+            return false;
+        }
         if finality.failure == Some(self.status) {
             return false;
         }
@@ -71,6 +74,11 @@ impl Answer {
             StatusCode::CONFLICT => !finality.refuses_with_conflict || self.has_retry_after(),
             status => is_transient(status),
         }
+    }
+
+    /// The final answer of an operation whose handler's transaction ended behind its back: a person frees the key.
+    pub(crate) fn is_effects_unknown(&self) -> bool {
+        self.status == StatusCode::INTERNAL_SERVER_ERROR && contains(&self.body, b"#effects-unknown\"")
     }
 
     pub(crate) fn has_retry_after(&self) -> bool {
@@ -167,4 +175,8 @@ impl Backoff {
         self.longest = (self.longest * 2).min(Duration::from_millis(200));
         self.begin.elapsed() < self.patience
     }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
 }

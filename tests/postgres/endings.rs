@@ -98,7 +98,9 @@ impl Act {
                 "ROLLBACK; BEGIN; INSERT INTO effects (cell) VALUES ('{cell}'); COMMIT; SELECT 1 / 0"
             }
             ResetAllThenCommit => "RESET ALL; COMMIT",
-            ForgedSetting => "COMMIT; BEGIN; SELECT set_config('idem.claim', 'true', true), set_config('idem.witness', 'true', false)",
+            ForgedSetting => {
+                "COMMIT; BEGIN; SELECT set_config('idem.claim', 'true', true), set_config('idem.witness', 'true', false)"
+            }
             CopiedSetting => {
                 "SELECT set_config('copied.claim', current_setting('idem.claim'), false); COMMIT; BEGIN; \
                  SELECT set_config('idem.claim', current_setting('copied.claim'), true)"
@@ -451,7 +453,8 @@ impl World {
                     Ok(status) => Seen::Answer(status, String::new()),
                     Err(CallError::Own) => Seen::OwnError,
                     Err(CallError::Idempotency(error)) => {
-                        Seen::Answer(Reply::of(error.into_response()).await.status, "function".to_owned())
+                        let reply = Reply::of(error.into_response()).await;
+                        Seen::Answer(reply.status, String::from_utf8_lossy(&reply.body).into_owned())
                     }
                 };
             }
@@ -462,7 +465,8 @@ impl World {
             });
             let headers = [("tenant", "a"), ("idempotency-key", cell.name.as_str())];
             let headers = if unit == Unit::Unkeyed { &headers[..1] } else { &headers[..] };
-            let reply = Reply::of(self.router.clone().oneshot(request(path, headers, cell)).await.expect("an answer")).await;
+            let reply =
+                Reply::of(self.router.clone().oneshot(request(path, headers, cell)).await.expect("an answer")).await;
             Seen::Answer(reply.status, String::from_utf8_lossy(&reply.body).into_owned())
         };
         let attempt = AssertUnwindSafe(attempt).catch_unwind();
@@ -488,13 +492,27 @@ impl World {
 }
 
 fn check(unit: Unit, cell: &Cell, seen: &[Seen], effects: i64, log: &str) -> Result<(), String> {
-    let says_unknown = |seen: &Seen| matches!(seen, Seen::Answer(500, body) if body.contains("effects-unknown") || body == "function");
+    let says_unknown = |seen: &Seen| matches!(seen, Seen::Answer(500, body) if body.contains("effects-unknown"));
     let says_done = |seen: &Seen| matches!(seen, Seen::Answer(201, _));
     let keyed = unit != Unit::Unkeyed;
     if keyed && effects > 1 {
         return Err(format!("{effects} effects"));
     }
-    if effects > 0 && !seen.iter().any(|seen| says_unknown(seen) || says_done(seen) || matches!(seen, Seen::Panicked | Seen::Gone)) {
+    let says_nothing_was_changed =
+        |seen: &Seen| matches!(seen, Seen::Answer(_, body) if body.contains("nothing was changed"));
+    if effects > 0 && seen.iter().any(says_nothing_was_changed) {
+        return Err("an effect, and an answer that denies it".to_owned());
+    }
+    // A part that has committed stays: the handler's own refusal may follow it, and is no word about it.
+    let part_committed = matches!(unit, Unit::FirstPart | Unit::LaterPart)
+        && matches!(cell.act, Nothing | TimedOutStatement | CancelledSavepoint | CopiedSetting)
+        && !matches!(cell.ending, Ending::Err | Ending::Panic);
+    if part_committed {
+        return Ok(());
+    }
+    if effects > 0
+        && !seen.iter().any(|seen| says_unknown(seen) || says_done(seen) || matches!(seen, Seen::Panicked | Seen::Gone))
+    {
         return Err("an effect, and no answer tells of it".to_owned());
     }
     if keyed && effects > 0 && !matches!(seen.last(), Some(last) if says_unknown(last) || says_done(last)) {
@@ -511,8 +529,10 @@ fn check(unit: Unit, cell: &Cell, seen: &[Seen], effects: i64, log: &str) -> Res
         return Err("what is no escape is called one".to_owned());
     }
     let named = ["transaction", "first_part", "later_part", "function"].iter().any(|name| log.contains(name));
+    // A setting that is copied on purpose passes where it commits: the outcome is stored with it, and nothing runs again.
     // An error that is swallowed before a refusal or a failure changes nothing: there is nothing to tell.
-    let quiet = matches!(cell.act, SwallowedError | StatementTimeout | TimedOutStatement | CancelledSavepoint);
+    let quiet =
+        matches!(cell.act, CopiedSetting | SwallowedError | StatementTimeout | TimedOutStatement | CancelledSavepoint);
     if !named && !quiet && !says_done(seen.last().expect("an attempt")) {
         return Err("no log line".to_owned());
     }
@@ -591,7 +611,8 @@ async fn two_transactions_that_are_exchanged_commit_nothing_of_each_other() {
         for _ in 0..3 {
             let seen = world.attempt(Unit::Transaction, &cell, Some("/swapping")).await;
             assert!(
-                matches!(&seen, Seen::Panicked) || matches!(&seen, Seen::Answer(500, body) if body.contains("effects-unknown")),
+                matches!(&seen, Seen::Panicked)
+                    || matches!(&seen, Seen::Answer(500, body) if body.contains("effects-unknown")),
                 "{ending:?}: {seen:?}"
             );
         }

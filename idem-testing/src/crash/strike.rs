@@ -57,6 +57,11 @@ impl Strike {
         words.iter().copied().map(Strike::Refused).chain(words.iter().copied().map(Strike::Denied)).collect()
     }
 
+    /// Whether a pooler puts another server in the place of the one that had the transaction, and says so with an error alone.
+    pub(super) fn exchanges_session(self) -> bool {
+        matches!(self, Strike::Refused(Word::ServerLost { .. }) | Strike::Denied(Word::ServerLost { .. }))
+    }
+
     pub(super) fn fault(self, n: u64, stall: Duration) -> Fault {
         let (place, action) = match self {
             Strike::CutBefore => (Place::Frontend(n), Action::Cut),

@@ -67,9 +67,14 @@ pub(super) async fn run(
     let unstruck = |why| Violation::new(Symptom::Unstruck, format!("the fault could not strike: {why}"));
     let mut violations: Vec<_> = met.failure.iter().map(unstruck).collect();
     violations.extend(left_behind(lane, &victim, &met, strike, stall).await);
-    violations.extend(judge(subject, lane, &victim, &key, answer.as_ref(), &attempts, baseline).await);
     let effects = subject.effects(&lane.direct).await - before;
-    if effects != baseline.effects {
+    // The session was exchanged under the handler, which may have gone on in the new one: nobody can tell, and nothing may run again.
+    let given_up = strike.exchanges_session() && answer.as_ref().is_some_and(Answer::is_effects_unknown);
+    if !given_up {
+        violations.extend(judge(subject, lane, &victim, &key, answer.as_ref(), &attempts, baseline).await);
+    }
+    let kept = if given_up { effects <= baseline.effects } else { effects == baseline.effects };
+    if !kept {
         let text = format!("the effect is {effects}; without a fault it is {}", baseline.effects);
         violations.push(Violation::new(Symptom::Effect, text));
     }
