@@ -473,7 +473,10 @@ impl World {
         let seen = if cell.ending == Ending::ClientGone {
             tokio::select! {
                 () = self.gate.arrival() => {
-                    self.gate.open(1);
+                    // A function ends with its caller, a handler goes on.
+                    if unit != Unit::Function {
+                        self.gate.open(1);
+                    }
                     Seen::Gone
                 }
                 seen = attempt => seen.unwrap_or(Seen::Panicked),
