@@ -525,7 +525,9 @@ fn check(unit: Unit, cell: &Cell, seen: &[Seen], effects: i64, log: &str) -> Res
         return Err("success, and no effect".to_owned());
     }
     if cell.act == Nothing {
-        let expected = matches!(cell.ending, Ending::Success | Ending::ClientGone);
+        // A function ends with its caller, a handler goes on.
+        let goes_on = cell.ending == Ending::ClientGone && unit != Unit::Function;
+        let expected = cell.ending == Ending::Success || goes_on;
         return if (effects > 0) == expected { Ok(()) } else { Err("an orderly handler".to_owned()) };
     }
     if !cell.act.may_escape() && seen.iter().any(says_unknown) && cell.way != Way::Connection {
