@@ -11,10 +11,10 @@ use serde::de::IgnoredAny;
 
 use crate::fingerprint::{digest_of_body, json, sha256};
 use crate::key::{IdempotencyKey, MAX_KEY_LENGTH};
+use crate::lifecycle::outcome::StoredResponse;
 use crate::operation::recovery_points;
 use crate::resend;
 use crate::response;
-use crate::stored::StoredResponse;
 
 use tree::Tree;
 

@@ -16,8 +16,8 @@ pub use crate::call::{Call, Request};
 pub use crate::fingerprint::Digest;
 #[cfg(feature = "axum")]
 pub use crate::fingerprint::Fingerprinted;
+pub use crate::postgres::statements::Isolation;
 pub use crate::scope::EncodedScope;
-pub use crate::statements::Isolation;
 
 use crate::key::{IdempotencyKey, InvalidKey, Key};
 use crate::scope::Scope;
@@ -36,9 +36,9 @@ pub fn global_scope() -> EncodedScope {
 /// `key = …`
 ///
 /// # Errors
-/// [`InvalidKey`] for a text that is no key.
+/// [`InvalidKey`] for an empty text.
 pub fn key(key: &(impl Key + ?Sized)) -> Result<IdempotencyKey, InvalidKey> {
-    IdempotencyKey::new(key.key())
+    IdempotencyKey::natural(key.key())
 }
 
 /// `fingerprint = …`

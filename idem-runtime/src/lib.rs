@@ -3,38 +3,33 @@
 mod background;
 mod builder;
 mod call;
-mod claim;
 #[cfg(feature = "axum")]
 mod completer;
-mod completion;
 pub mod contract;
+mod detached;
 mod error;
-#[cfg(feature = "axum")]
-mod execution;
 mod fingerprint;
-mod function;
 mod hex;
 mod idempotency;
 mod key;
+mod lifecycle;
 #[cfg(feature = "utoipa")]
 pub mod openapi;
 mod operation;
+mod operation_id;
 mod outbox;
-mod recent;
-mod registry;
+mod postgres;
+mod recorded;
 mod resend;
 #[cfg(feature = "axum")]
 mod response;
 #[cfg(feature = "axum")]
 mod route;
-mod schema;
 mod scope;
-mod statements;
 mod status;
-mod stored;
 mod sweeper;
 mod telemetry;
-mod transaction;
+mod unused;
 
 pub use builder::Builder;
 #[cfg(feature = "axum")]
@@ -45,10 +40,11 @@ pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step};
 pub use outbox::{DeadLetter, Message, Outbox, Relay};
+pub use postgres::ending::Untidy;
+pub use postgres::transaction::Tx;
 pub use scope::{GlobalScope, MAX_SCOPE_LENGTH, Scope};
 pub use status::{FailedOperation, Status};
 pub use sweeper::Sweeper;
-pub use transaction::Tx;
 
 #[cfg(all(feature = "axum", any(test, fuzzing)))]
 #[doc(hidden)]

@@ -44,7 +44,7 @@ impl Idempotency {
         let settings = self.settings();
         let mut connection = self.connection().await?;
         let batch = self.query(statement).bind(i64::from(settings.sweep_batch));
-        let swept = batch.execute(&mut *connection).await.map_err(|error| self.refused(error))?.rows_affected();
+        let swept = batch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?.rows_affected();
         #[cfg(feature = "metrics")]
         metrics::counter!("idem_swept_total").increment(swept);
         Ok(swept)
@@ -69,9 +69,8 @@ struct Sweep(Idempotency);
 impl AsyncRound for Sweep {
     /// One batch of keys and one of delivered messages.
     async fn round(&mut self) -> Result<Round, Error> {
-        let statements = self.0.statements();
-        let keys = self.0.sweep_batch(&statements.sweep).await?;
-        let messages = self.0.sweep_batch(&statements.sweep_outbox).await?;
+        let keys = self.0.sweep_batch(&self.0.statements().sweep).await?;
+        let messages = self.0.sweep_batch(&self.0.outbox_statements().sweep).await?;
         let full = u64::from(self.0.settings().sweep_batch);
         let swept = keys + messages;
         Ok(if keys == full || messages == full { Round::More(swept) } else { Round::Done(swept) })

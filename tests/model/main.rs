@@ -5,7 +5,7 @@
 //! Each protocol is checked again with one of its parts broken, so that it shows which part carries which promise, and
 //! that the checker would notice.
 //!
-//! - [`claim`]: one transaction (idem-runtime's `claim.rs`, `completion.rs`, `execution.rs`, `registry.rs`).
+//! - [`claim`]: one transaction (idem-runtime's `lifecycle/`).
 //! - [`lease`]: several commits (idem-runtime's `operation/`).
 //!
 //! Whoever changes those files changes these models in the same commit.

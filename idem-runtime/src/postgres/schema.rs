@@ -8,12 +8,12 @@ use sqlx::{Connection, Executor, SqlSafeStr};
 
 use crate::error::Error;
 use crate::idempotency::Idempotency;
-use crate::statements::safe;
+use crate::postgres::statements::safe;
 
 fn migrations() -> Vec<Migration> {
     let migrations = [
-        ("idempotency keys", include_str!("../migrations/0001_idempotency_keys.sql")),
-        ("outbox", include_str!("../migrations/0002_outbox.sql")),
+        ("idempotency keys", include_str!("../../migrations/0001_idempotency_keys.sql")),
+        ("outbox", include_str!("../../migrations/0002_outbox.sql")),
     ];
     let numbered = (1..).zip(migrations);
     numbered
