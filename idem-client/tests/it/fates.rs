@@ -17,8 +17,14 @@ async fn it_says_the_truth_without_a_journal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "all quarter of a million sequences of four take an hour; run it after changing the delivery"]
+#[ignore = "ten thousand sequences take a minute or two; run it after changing the delivery"]
+async fn it_says_the_truth_in_every_sequence_of_three() {
+    assert_eq!(run_all(Keeping::File, all_of(3)).await, 22_usize.pow(3));
+    assert_eq!(run_all(Keeping::Nothing, all_of(3)).await, 22_usize.pow(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a quarter of a million sequences take half an hour; run it after changing the delivery"]
 async fn it_says_the_truth_in_every_sequence_of_four() {
-    let count = run_all(Keeping::File, all_of(3).chain(all_of(4))).await;
-    assert_eq!(count, 22_usize.pow(3) + 22_usize.pow(4));
+    assert_eq!(run_all(Keeping::File, all_of(4)).await, 22_usize.pow(4));
 }

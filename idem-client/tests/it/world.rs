@@ -428,7 +428,7 @@ fn client(keeping: &Keeping, journal: &std::path::Path, weather: &Arc<Weather>) 
     let builder = Client::builder()
         .http_builder(reqwest::Client::builder().connector_layer(handshaking))
         .back_off(Duration::from_millis(1), Duration::from_millis(1))
-        .connect_timeout(Duration::from_millis(250))
+        .connect_timeout(Duration::from_millis(400))
         .retry_budget(10.0, 10_000)
         .breaker(10_000, Duration::from_secs(1))
         .middleware(Below(Arc::clone(weather)));
