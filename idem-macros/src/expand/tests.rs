@@ -327,6 +327,6 @@ proptest! {
 
     #[test]
     fn sql_behind_any_comment_is_found(comment in "[^\\r\\n*/]*", command in "(COMMIT|rollback|Begin|END)") {
-        assert!(super::sql::transaction_command(&format!("/*{comment}*/ -- {comment}\n{command}")).is_some());
+        assert!(super::body::transaction_command(&format!("/*{comment}*/ -- {comment}\n{command}")).is_some());
     }
 }

@@ -1,19 +1,5 @@
 //! What a function that is called, and not routed, returns.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-/// What can be stored, and returned to a redelivery.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` must implement `Serialize` and `Deserialize` to be stored and returned to a redelivery",
-    label = "cannot be stored",
-    note = "add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
-)]
-pub trait Recorded: Serialize + DeserializeOwned {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Recorded for T {}
-
 /// What a function that takes `&Idempotency` returns.
 #[diagnostic::on_unimplemented(
     message = "a function that takes `&Idempotency` must return a `Result`, not `{Self}`",

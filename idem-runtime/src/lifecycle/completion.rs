@@ -81,7 +81,7 @@ impl Unit for Tx {
             Verdict::Release => return claim.release(self).await,
         };
         if !self.is_outermost() {
-            self.rollback().await;
+            self.roll_back().await;
             return Err(Error::Escaped);
         }
         let sent =
@@ -102,7 +102,7 @@ impl Unit for Tx {
             failure => {
                 // A handler that goes on after losing a conflict ends in an aborted transaction.
                 let conflict = self.met_conflict();
-                self.rollback().await;
+                self.roll_back().await;
                 match failure {
                     Failure::Rival => claim.rival::<Tx>().await,
                     Failure::Escaped => Err(Error::Escaped),
@@ -114,14 +114,14 @@ impl Unit for Tx {
     }
 
     async fn abandon(self) {
-        self.rollback().await;
+        self.roll_back().await;
     }
 }
 
 impl Claim {
     async fn release(&self, tx: Tx) -> Result<Ended, Error> {
         let conflict = tx.met_conflict();
-        tx.rollback().await;
+        tx.roll_back().await;
         if conflict { Err(self.idempotency.unavailable(sqlx::Error::BeginFailed)) } else { Ok(Ended::Own) }
     }
 
@@ -176,7 +176,7 @@ impl Claim {
             match self.stand::<Tx>(None).await {
                 Ok(Standing::Completed(stored)) => return Ok(Ended::Stored(stored)),
                 Ok(Standing::Claimed(tx)) => {
-                    tx.rollback().await;
+                    tx.roll_back().await;
                     return Err(self.idempotency.unavailable(lost));
                 }
                 Err(Error::Mismatch) => return Err(Error::Mismatch),

@@ -173,7 +173,7 @@ async fn run_unkeyed(
     let response = match AssertUnwindSafe(handler(&mut tx)).catch_unwind().await {
         Ok(response) => response,
         Err(panic) => {
-            tx.rollback().await;
+            tx.roll_back().await;
             resume_unwind(panic)
         }
     };
@@ -182,7 +182,7 @@ async fn run_unkeyed(
         commit_unkeyed(&idempotency, tx).await?;
     } else {
         let conflict = tx.met_conflict();
-        tx.rollback().await;
+        tx.roll_back().await;
         if conflict && status.is_server_error() {
             return Err(idempotency.unavailable(sqlx::Error::BeginFailed));
         }
@@ -192,7 +192,7 @@ async fn run_unkeyed(
 
 async fn commit_unkeyed(idempotency: &Idempotency, mut tx: Tx) -> Result<(), Error> {
     if !tx.is_outermost() {
-        tx.rollback().await;
+        tx.roll_back().await;
         return Err(Error::Escaped);
     }
     let Err(error) = tx.send(commit()).await else {
@@ -203,7 +203,7 @@ async fn commit_unkeyed(idempotency: &Idempotency, mut tx: Tx) -> Result<(), Err
         return Err(Error::UnkeyedOutcomeUnknown);
     }
     let conflict = tx.met_conflict() || is_conflict(&error);
-    tx.rollback().await;
+    tx.roll_back().await;
     Err(match code(&error).as_deref() {
         Some("25P01") => Error::Escaped,
         _ if conflict => idempotency.unavailable(error),

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::__private::Recorded;
+use crate::attribute::{FromError, Recorded};
 use crate::call::Request;
 use crate::error::Error;
 use crate::lifecycle::claim::{Claim, Entered, Standing, Unit};
@@ -28,7 +28,7 @@ impl Request {
     pub async fn call_transaction<T, E>(self, function: impl AsyncFnOnce(&mut Tx) -> Result<T, E>) -> Result<T, E>
     where
         T: Recorded,
-        E: From<Error>,
+        E: FromError,
     {
         self.call_unit(function).await
     }
@@ -40,7 +40,7 @@ impl Request {
     pub async fn call_operation<T, E>(self, function: impl AsyncFnOnce(&mut Operation) -> Result<T, E>) -> Result<T, E>
     where
         T: Recorded,
-        E: From<Error>,
+        E: FromError,
     {
         self.call_unit(function).await
     }

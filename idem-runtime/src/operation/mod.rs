@@ -8,18 +8,19 @@
 //! change there, in the same commit.
 
 mod lease;
+mod name;
 pub(crate) mod recovery_points;
 mod step;
 
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::pool::PoolConnection;
 use sqlx::{Postgres, SqlStr};
 use tokio::time::sleep;
 
+use crate::attribute::{FromError, Recorded};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
 use crate::lifecycle::claim::{Claim, Free, Unit, is_lost};
@@ -31,6 +32,7 @@ use crate::postgres::transaction::Tx;
 
 use lease::{Lease, Rest};
 use recovery_points::RecoveryPoint;
+pub use name::StepName;
 pub use step::{Reconciled, Step};
 
 /// A handler's hold on an operation of several commits: the multi-step twin of [`Tx`].
@@ -107,13 +109,14 @@ impl Operation {
     /// an outcome after [`Error::Database`] only.
     pub async fn transaction<T, E>(
         &mut self,
-        name: &str,
+        name: impl StepName,
         body: impl AsyncFnOnce(&mut Tx) -> Result<T, E>,
     ) -> Result<T, E>
     where
-        T: Serialize + DeserializeOwned,
-        E: From<Error>,
+        T: Recorded,
+        E: FromError,
     {
+        let name = &*name.recorded();
         if let Some(point) = self.come_by(name)? {
             let Some(result) = self.result_of(&point)? else {
                 // A call to another system was started in this place.
@@ -159,11 +162,15 @@ impl Operation {
     ///
     /// # Errors
     /// When awaited: `call`'s own, and as `E::from` those of [`transaction`](Self::transaction).
-    pub fn step<'a, F, Fut>(&'a mut self, name: &'a str, call: F) -> Step<'a, F>
+    pub fn step<'a, F, Fut, T, E>(&'a mut self, name: impl StepName, call: F) -> Step<'a, T, E>
     where
-        F: FnOnce(IdempotencyKey) -> Fut,
+        F: FnOnce(IdempotencyKey) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        T: Recorded,
+        E: FromError,
     {
-        Step::new(self, name, call)
+        let name = name.recorded().into_owned();
+        Step::new(self, name, Box::new(move |key| Box::pin(call(key))))
     }
 
     /// The next part's recovery point, if an earlier attempt recorded one here.
@@ -305,7 +312,7 @@ impl Operation {
 
     async fn commit(&mut self, tx: Tx, line: &[u8]) -> Result<(), Error> {
         if !tx.is_outermost() {
-            tx.rollback().await;
+            tx.roll_back().await;
             return Err(Error::Escaped);
         }
         let statement = self.commit_statement(&tx, line);
@@ -341,7 +348,7 @@ impl Operation {
         if matches!((&error, &self.hold), (Error::Database(_), Hold::Gone)) {
             self.claim_anew(tx).await;
         } else {
-            tx.rollback().await;
+            tx.roll_back().await;
         }
         error
     }
@@ -357,7 +364,7 @@ impl Operation {
             }
             Err(error) if is_lost(&error) => {}
             Err(error) => {
-                tx.rollback().await;
+                tx.roll_back().await;
                 if is_taken(&error) {
                     self.fail(Broken::Lost);
                 }
@@ -368,7 +375,7 @@ impl Operation {
     /// After the first transaction failed the claim itself is still to be made durable.
     async fn roll_back(&mut self, tx: Tx) -> Result<(), Error> {
         if matches!(self.hold, Hold::Leased(_)) {
-            tx.rollback().await;
+            tx.roll_back().await;
             return Ok(());
         }
         let statement =
@@ -392,14 +399,6 @@ impl Operation {
         if !matches!(self.hold, Hold::Leased(_)) {
             self.hold = Hold::Leased(Lease::renew(&self.claim, self.token));
         }
-    }
-
-    /// Records a result: the part is done.
-    async fn finish(&mut self, name: &str, result: &impl Serialize) -> Result<(), Error> {
-        let line = recovery_points::finished(name, result).map_err(|error| self.interrupt(error))?;
-        self.record(&line).await?;
-        self.unfinished = None;
-        Ok(())
     }
 
     /// Appends a line outside any transaction.
@@ -501,7 +500,7 @@ impl Unit for Operation {
                 match tx.send(take_over).await {
                     Ok(()) => tx.finish(),
                     Err(error) if code(&error).as_deref() == Some("22012") => {
-                        tx.rollback().await;
+                        tx.roll_back().await;
                         return Ok(None);
                     }
                     Err(error) => return Err(claim.refused(error)),
@@ -564,7 +563,7 @@ impl Unit for Operation {
 
     async fn abandon(mut self) {
         match std::mem::replace(&mut self.hold, Hold::Gone) {
-            Hold::Locked(tx) => tx.rollback().await,
+            Hold::Locked(tx) => tx.roll_back().await,
             Hold::Leased(lease) => {
                 // A renewal that comes after it would take back what is given.
                 drop(lease);

@@ -26,6 +26,9 @@ use crate::key::IdempotencyKey;
 /// `LISTEN`-free SQL of every kind work. It has no `commit` and no `rollback`: the runtime commits with the response
 /// when the handler returns 2xx or 3xx, and rolls back otherwise.
 ///
+/// A helper takes `&mut Tx` or `&mut PgConnection`, which `tx` becomes by itself. One that takes
+/// `&mut Transaction<'_, Postgres>` does not fit: only the runtime ends this transaction.
+///
 /// ```
 /// # use idem_runtime::Tx;
 /// async fn reserve(tx: &mut Tx, product: i64) -> Result<bool, sqlx::Error> {
@@ -98,7 +101,7 @@ impl Tx {
     }
 
     /// When it returns, the key is free; if the server does not answer, as soon as it notices that we are gone.
-    pub(crate) async fn rollback(mut self) {
+    pub(crate) async fn roll_back(mut self) {
         if self.is_outermost() {
             let rollback = PgTransactionManager::rollback(&mut self.connection);
             self.reusable = within(self.patience, rollback).await.is_ok();
