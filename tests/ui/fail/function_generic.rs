@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order<T: serde::de::DeserializeOwned>(tenant: Tenant, tx: &mut Tx, Json(new): Json<T>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

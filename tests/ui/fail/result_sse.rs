@@ -13,6 +13,7 @@ struct Events;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Sse<Events> {
+    let _ = save(tx).await;
     Sse::new(Events)
 }
 
