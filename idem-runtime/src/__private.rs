@@ -4,7 +4,7 @@ mod result;
 
 pub use std::boxed::Box;
 
-pub use result::{FunctionResult, result};
+pub use result::{FunctionResult, result, returned};
 
 #[cfg(feature = "axum")]
 pub use axum::response::{IntoResponse, Response};

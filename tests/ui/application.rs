@@ -8,7 +8,7 @@ pub use axum::http::request::Parts;
 pub use axum::response::{IntoResponse, Response};
 pub use axum::routing::{MethodRouter, post};
 pub use axum::{Extension, Json, Router};
-use idem_runtime::Operation;
+pub use idem_runtime::Operation;
 pub use idem_runtime::{Idempotency, Tx, idempotent};
 pub use serde::{Deserialize, Serialize};
 

@@ -83,8 +83,9 @@ impl Arguments {
         reader.check_unit(function, is_plain_function);
         let unit = reader.unit.or(reader.wrong_unit).unwrap_or(Unit::Transaction);
         let mut this = Self { unit, parameters: reader.parameters, is_plain_function };
-        for argument in this.rest() {
-            this.check_pool(argument, hints.allow_pool, errors);
+        let unit = this.unit;
+        for argument in this.rest_mut() {
+            argument.is_broken = check_pool(argument, unit, hints.allow_pool, is_plain_function, errors);
         }
         if is_plain_function {
             return this;
@@ -95,10 +96,8 @@ impl Arguments {
             this.is_plain_function = true;
             return this;
         }
-        for parameter in &mut this.parameters {
-            if let Parameter::Argument(argument) = parameter {
-                argument.is_broken = check_extractor(argument, errors);
-            }
+        for argument in this.rest_mut() {
+            argument.is_broken |= check_extractor(argument, errors);
         }
         this.check_count(errors);
         this
@@ -153,16 +152,11 @@ impl Arguments {
         })
     }
 
-    fn check_pool(&self, argument: &Argument, allow_pool: bool, errors: &Errors) {
-        let Some(pool) = types::pool(&argument.ty).filter(|_| !allow_pool) else { return };
-        let unit = match self.unit {
-            Unit::Transaction => "`tx`",
-            Unit::Operation => "`op.transaction(…)`",
-        };
-        let message = format!(
-            "`{pool}` writes outside of the transaction; use {unit}, or `allow(pool)` in the attribute if this pool is for reading or for another database"
-        );
-        errors.beside(pool, message);
+    fn rest_mut(&mut self) -> impl Iterator<Item = &mut Argument> {
+        self.parameters.iter_mut().filter_map(|parameter| match parameter {
+            Parameter::Argument(argument) => Some(argument),
+            Parameter::Unit(_) | Parameter::Idempotency(_) => None,
+        })
     }
 
     fn check_count(&self, errors: &Errors) {
@@ -174,6 +168,23 @@ impl Arguments {
             errors.on(&extra.ty, message);
         }
     }
+}
+
+fn check_pool(argument: &Argument, unit: Unit, is_allowed: bool, is_plain_function: bool, errors: &Errors) -> bool {
+    let Some(pool) = types::pool(&argument.ty).filter(|_| !is_allowed) else { return false };
+    let unit = match unit {
+        Unit::Transaction => "`tx`",
+        Unit::Operation => "`op.transaction(…)`",
+    };
+    let message = format!(
+        "`{pool}` writes outside of the transaction; use {unit}, or `allow(pool)` in the attribute if this pool is for reading or for another database"
+    );
+    if is_plain_function {
+        errors.beside(pool, message);
+        return false;
+    }
+    errors.on(pool, message);
+    true
 }
 
 /// Whether this is a function to call: it takes `&Idempotency`, possibly in a wrong form.
@@ -230,7 +241,8 @@ impl Reader<'_> {
             Role::WrongIdempotency => {
                 let message = "the `Idempotency` of a function must be borrowed; use `&Idempotency`";
                 self.errors.on(&argument.ty, message);
-                self.parameters.push(Parameter::Idempotency(self.argument(argument)));
+                let argument = Argument { is_broken: true, ..self.argument(argument) };
+                self.parameters.push(Parameter::Idempotency(argument));
             }
             Role::Argument => self.parameters.push(Parameter::Argument(self.argument(argument))),
         }

@@ -40,7 +40,7 @@ pub(super) fn of_state(settings: &Settings) -> Option<TokenStream> {
     let runtime = &settings.runtime;
     let place = Place::of(state);
     let (begin, end) = (place.begin(quote!(#runtime::attribute::state::<)), place.end(quote!(>();)));
-    Some(constant(&quote!(#begin #state #end)))
+    Some(constant(state, &quote!(#begin #state #end)))
 }
 
 /// The checks of an extractor, as a constant of its wrapper: with an error in it the router has nothing more to say.
@@ -48,25 +48,41 @@ pub(super) fn of_extractor(
     extractor: &Argument,
     later: &[&Argument],
     settings: &Settings,
-    seen: &Seen,
 ) -> Option<TokenStream> {
     let runtime = &settings.runtime;
     let rank = Rank::before(later);
     let mut checks: TokenStream = check_known(extractor, rank, settings).into_iter().collect();
-    if !settings.allow_pool && !is_reported(extractor, seen) {
-        checks.extend(check_pool(extractor, settings));
-    }
     if !checks.is_empty() {
         checks = quote!(use #runtime::attribute::Unknown as _; #checks);
     }
     if let Some(state) = &settings.state {
         checks.extend(check_with_state(extractor, rank, state, runtime));
     }
-    (!checks.is_empty()).then(|| constant(&checks))
+    (!checks.is_empty()).then(|| constant(&extractor.ty, &checks))
 }
 
-fn constant(checks: &TokenStream) -> TokenStream {
-    quote!({ let _: fn() = || { #checks }; true })
+/// In the compiler's texts a constant shows as what stands in its place.
+fn constant(place: &Type, checks: &TokenStream) -> TokenStream {
+    Place::of(place).around(Delimiter::Brace, quote!(let _: fn() = || { #checks }; true))
+}
+
+/// By type, whatever the names are: the extractors give no pool and nothing that is as good as one, and their patterns
+/// take none out of them.
+pub(super) fn of_pools(arguments: &Arguments, settings: &Settings, seen: &Seen) -> Option<TokenStream> {
+    if arguments.is_plain_function || settings.allow_pool {
+        return None;
+    }
+    let runtime = &settings.runtime;
+    let extractors = arguments.rest().filter(|argument| !argument.is_broken && !is_reported(argument, seen));
+    let checks: Vec<TokenStream> = extractors.filter_map(|extractor| check_pool(extractor, settings)).collect();
+    (!checks.is_empty()).then(|| {
+        quote! {
+            const _: fn() = || {
+                use #runtime::attribute::Unknown as _;
+                #(#checks)*
+            };
+        }
+    })
 }
 
 /// The body shows that a pool is in it, or its type does.
@@ -75,37 +91,37 @@ fn is_reported(argument: &Argument, seen: &Seen) -> bool {
         || expression::bound(&argument.pattern).iter().any(|name| seen.pools.contains(&name.unraw().to_string()))
 }
 
-/// By type, whatever the names are: the extractor gives a pool or something that is as good as one, or its pattern takes
-/// one out of it.
 fn check_pool(extractor: &Argument, settings: &Settings) -> Option<TokenStream> {
-    let Argument { ty, pattern, .. } = extractor;
+    let Argument { conditions, ty, pattern, .. } = extractor;
     let is_payload = |name: String| KNOWN.contains(&name.as_str()) || WITHOUT_POOL.contains(&name.as_str());
     if types::name(ty).is_some_and(is_payload) {
         return None;
     }
     let runtime = &settings.runtime;
-    let place = Place::of(ty);
-    let by_type = ["holds_no_pool", "holds_no_wrapped_pool", "holds_no_deeply_wrapped_pool"].map(|check| {
-        let check = Ident::new(check, Span::call_site());
-        let (begin, end) = (place.begin(quote!(#runtime::attribute::Extractor::<)), place.end(quote!(>::#check();)));
-        quote!(#begin #ty #end)
-    });
     let names = expression::bound(pattern);
     if !is_taken_apart(pattern) || names.is_empty() {
-        return Some(quote!(#(#by_type)*));
+        let value = Ident::new("value", Span::mixed_site());
+        let checks = ["holds_no_pool", "holds_no_wrapped_pool", "holds_no_deeply_wrapped_pool"];
+        let checks = checks.map(|check| check_value(&value, Place::of(ty), check, runtime));
+        return Some(quote!(#(#conditions)* let _ = |#value: #ty| { #(#checks)* };));
     }
     // What the pattern leaves behind does not reach the function.
-    let fields = names.iter().map(|name| {
-        let place = Place::of(name);
-        let begin = place.begin(quote!(#runtime::attribute::Field::of));
-        let field = place.around(Delimiter::Parenthesis, quote!(&#name));
-        let (bare, wrapped) = (place.end(quote!(.is_no_pool();)), place.end(quote!(.is_no_wrapped_pool();)));
-        quote!(#begin #field #bare #begin #field #wrapped)
+    let fields = names.iter().flat_map(|name| {
+        ["is_no_pool", "holds_no_pool"].map(|check| check_value(name, Place::of(name), check, runtime))
     });
     Some(quote! {
+        #(#conditions)*
         #[allow(unused)]
         let _ = |#pattern: #ty| { #(#fields)* };
     })
+}
+
+fn check_value(value: &Ident, place: Place, check: &str, runtime: &TokenStream) -> TokenStream {
+    let check = Ident::new(check, Span::call_site());
+    let begin = place.begin(quote!(#runtime::attribute::Value::of));
+    let value = place.around(Delimiter::Parenthesis, quote!(&#value));
+    let end = place.begin(quote!(.#check();));
+    quote!(#begin #value #end)
 }
 
 /// Whether there is a pattern inside of the extractor's own, as in `State(AppState { pool, .. })`.

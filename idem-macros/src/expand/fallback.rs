@@ -3,12 +3,13 @@
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{Attribute, FnArg, ReturnType};
+use syn::{Attribute, FnArg, ReturnType, Type};
 
 use super::arguments;
 use super::function::{self, Function};
 use super::generate::Plan;
 use super::signature;
+use super::types;
 
 pub(super) fn fallback(plan: &Plan<'_>) -> TokenStream {
     let (function, attributes) = (plan.function, plan.attributes);
@@ -48,8 +49,13 @@ fn inside(plan: &Plan<'_>) -> TokenStream {
     if signature::self_type(function).is_some() {
         return quote!(const _: () = (););
     }
-    if function.signature.generics.params.is_empty() {
-        return plan.handler();
+    let is_generic = !function.signature.generics.params.is_empty()
+        || plan.arguments.rest().any(|argument| matches!(types::peel(&argument.ty), Type::ImplTrait(_)));
+    let has_no_result = plan.arguments.is_plain_function && matches!(&function.signature.output, ReturnType::Default);
+    if !is_generic && !has_no_result {
+        let handler = plan.handler();
+        let as_written = plan.units_as_written();
+        return quote!(#handler #as_written);
     }
     let mut signature = function.signature.clone();
     function::make_acceptable(&mut signature);

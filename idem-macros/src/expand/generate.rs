@@ -62,7 +62,8 @@ impl Plan<'_> {
         // and reports, for one thing, a handler that nobody routes.
         let Signature { fn_token, .. } = &self.function.signature;
         let asyncness = self.function.signature.asyncness.unwrap_or_default();
-        let mut body = Group::new(Delimiter::Brace, quote!(#inner #bindings #chain));
+        let pools = checks::of_pools(self.arguments, self.settings, self.seen);
+        let mut body = Group::new(Delimiter::Brace, quote!(#inner #pools #bindings #chain));
         body.set_span(self.function.body.span());
         quote!(#asyncness #fn_token #name(#(#parameters),*) #output #body)
     }
@@ -139,6 +140,23 @@ impl Plan<'_> {
         signature
     }
 
+    /// The types of `tx` and `op` that are reported, so that their names are used.
+    pub(super) fn units_as_written(&self) -> TokenStream {
+        let arguments = self.function.signature.inputs.iter().filter_map(|input| match input {
+            FnArg::Typed(argument) => Some(&argument.ty),
+            FnArg::Receiver(_) => None,
+        });
+        let arguments = arguments.zip(&self.arguments.parameters);
+        let wrong = arguments.filter_map(|(ty, parameter)| match parameter {
+            Parameter::Unit(parameter) if !parameter.is_right => Some(quote! {
+                #[allow(dead_code)]
+                const _: () = { fn as_written(_: #ty) {} };
+            }),
+            _ => None,
+        });
+        wrong.collect()
+    }
+
     fn parameters(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
         let outers: Vec<&Outer<'_>> = outers.iter().filter(|outer| !outer.argument.is_broken).collect();
         if self.arguments.is_plain_function {
@@ -173,7 +191,7 @@ impl Plan<'_> {
         let Outer { argument: argument @ Argument { conditions, ty, .. }, name } = outer;
         let sure_later = later.iter().any(|outer| outer.argument.conditions.is_empty());
         let arguments: Vec<&Argument> = later.iter().map(|outer| outer.argument).collect();
-        let checks = checks::of_extractor(argument, &arguments, self.settings, self.seen);
+        let checks = checks::of_extractor(argument, &arguments, self.settings);
         let checks = checks.map(|checks| quote!(, #checks));
         let runtime = &self.settings.runtime;
         let wrapper = if later.is_empty() { quote!(CheckedLast) } else { quote!(Checked) };
@@ -304,7 +322,11 @@ impl Plan<'_> {
                 .await
         };
         // In one place, the compiler reports a result that cannot be stored once, and not for each call it goes through.
-        if self.arguments.is_plain_function { self.at_output().begin(chain) } else { chain }
+        if self.arguments.is_plain_function {
+            self.at_output().begin(quote!(#runtime::__private::returned(#chain)))
+        } else {
+            chain
+        }
     }
 
     fn chain_options(&self) -> TokenStream {
@@ -413,7 +435,7 @@ impl Plan<'_> {
         let mut parameters =
             self.arguments.parameters.iter().filter(|parameter| !matches!(parameter, Parameter::Unit(_)));
         let position = parameters.position(|parameter| matches!(parameter, Parameter::Idempotency(_)))?;
-        outers.get(position).map(|outer| outer.name.clone())
+        outers.get(position).filter(|outer| !outer.argument.is_broken).map(|outer| outer.name.clone())
     }
 }
 

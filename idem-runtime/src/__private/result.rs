@@ -16,6 +16,9 @@ pub trait FunctionResult {
     /// # Errors
     /// The function's.
     fn into_result(self) -> Result<Self::Value, Self::Error>;
+
+    /// The same, back.
+    fn from_result(result: Result<Self::Value, Self::Error>) -> Self;
 }
 
 impl<T, E> FunctionResult for Result<T, E> {
@@ -25,6 +28,10 @@ impl<T, E> FunctionResult for Result<T, E> {
     fn into_result(self) -> Self {
         self
     }
+
+    fn from_result(result: Self) -> Self {
+        result
+    }
 }
 
 /// The result of a function.
@@ -33,4 +40,9 @@ impl<T, E> FunctionResult for Result<T, E> {
 /// The function's.
 pub fn result<R: FunctionResult>(result: R) -> Result<R::Value, R::Error> {
     result.into_result()
+}
+
+/// What the function returned, or what an earlier call of it did.
+pub fn returned<R: FunctionResult>(result: Result<R::Value, R::Error>) -> R {
+    R::from_result(result)
 }

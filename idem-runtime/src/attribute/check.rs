@@ -90,38 +90,35 @@ pub trait Unknown {
     /// The type of an extractor before the last.
     fn before_the_last() {}
 
-    /// The type of an extractor that dereferences to no pool, as `State<PgPool>` does.
-    fn holds_no_pool() {}
-
-    /// The type of an extractor that dereferences to no pool in two steps, as `State<Arc<PgPool>>` does.
-    fn holds_no_wrapped_pool() {}
-
-    /// The type of an extractor that dereferences to no pool in three steps.
-    fn holds_no_deeply_wrapped_pool() {}
-
-    /// The type of a field that is no pool.
+    /// A value that is no pool.
     fn is_no_pool(&self) {}
 
-    /// The type of a field that dereferences to no pool.
-    fn is_no_wrapped_pool(&self) {}
+    /// A value that does not dereference to a pool, as `State<PgPool>` does.
+    fn holds_no_pool(&self) {}
+
+    /// A value that does not dereference to a pool in two steps, as `State<Arc<PgPool>>` does.
+    fn holds_no_wrapped_pool(&self) {}
+
+    /// A value that does not dereference to a pool in three steps.
+    fn holds_no_deeply_wrapped_pool(&self) {}
 }
 
 impl<T> Unknown for Extractor<T> {}
 
-/// What a pattern among the arguments takes out of an extractor.
+/// The value of an extractor, or what a pattern among the arguments takes out of it.
 #[derive(Debug)]
-pub struct Field<T>(PhantomData<T>);
+pub struct Value<T>(PhantomData<T>);
 
-impl<T> Field<T> {
-    /// The field's type.
+impl<T> Value<T> {
+    /// The value's type.
     pub fn of(_: &T) -> Self {
         Self(PhantomData)
     }
 }
 
-impl<T> Unknown for Field<T> {}
+impl<T> Unknown for Value<T> {}
 
-impl<T: Pool> Field<T> {
+impl<T: Pool> Value<T> {
     /// There must be no pool.
     pub fn is_no_pool<'a>(&self)
     where
@@ -130,36 +127,27 @@ impl<T: Pool> Field<T> {
     }
 }
 
-impl<T: Deref<Target: Pool>> Field<T> {
+impl<T: Deref<Target: Pool>> Value<T> {
     /// There must be no pool.
-    pub fn is_no_wrapped_pool<'a>(&self)
+    pub fn holds_no_pool<'a>(&self)
     where
         T: HoldsNoPool<'a>,
     {
     }
 }
 
-impl<T: Deref<Target: Pool>> Extractor<T> {
+impl<T: Deref<Target: Deref<Target: Pool>>> Value<T> {
     /// There must be no pool.
-    pub fn holds_no_pool<'a>()
+    pub fn holds_no_wrapped_pool<'a>(&self)
     where
         T: HoldsNoPool<'a>,
     {
     }
 }
 
-impl<T: Deref<Target: Deref<Target: Pool>>> Extractor<T> {
+impl<T: Deref<Target: Deref<Target: Deref<Target: Pool>>>> Value<T> {
     /// There must be no pool.
-    pub fn holds_no_wrapped_pool<'a>()
-    where
-        T: HoldsNoPool<'a>,
-    {
-    }
-}
-
-impl<T: Deref<Target: Deref<Target: Deref<Target: Pool>>>> Extractor<T> {
-    /// There must be no pool.
-    pub fn holds_no_deeply_wrapped_pool<'a>()
+    pub fn holds_no_deeply_wrapped_pool<'a>(&self)
     where
         T: HoldsNoPool<'a>,
     {

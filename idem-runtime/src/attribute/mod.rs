@@ -10,7 +10,7 @@ mod parts;
 
 #[cfg(feature = "axum")]
 pub use check::{
-    Extractor, Field, HoldsIdempotency, HoldsNoPool, LeavesTheBody, PartOfState, Payload, Unknown, extractor_of_parts,
+    Extractor, HoldsIdempotency, HoldsNoPool, LeavesTheBody, PartOfState, Payload, Pool, Unknown, Value, extractor_of_parts,
     extractor_of_the_request, part_of_state, state,
 };
 #[cfg(feature = "axum")]

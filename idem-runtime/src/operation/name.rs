@@ -32,6 +32,14 @@ impl StepName for &str {
     }
 }
 
+// For names that a helper is given.
+#[diagnostic::do_not_recommend]
+impl StepName for &String {
+    fn recorded(&self) -> Cow<'_, str> {
+        escaped(self)
+    }
+}
+
 impl<I: Display> StepName for (&str, I) {
     fn recorded(&self) -> Cow<'_, str> {
         let (name, index) = self;
