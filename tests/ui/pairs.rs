@@ -148,9 +148,10 @@ const MISTAKES: &[Mistake] = mistakes! {
     result_type in ["result", "tx"], by TypesOfHandler, |p| { p.result = "Order"; p.tail = "{ save(tx).await; Order { id: 1 } }" } => "IntoResponse";
     sql in ["sql"], by Tokens, |p| p.statements.push("let _ = sqlx::query(\"COMMIT\").execute(&mut *tx).await;") => "`COMMIT` must not stand";
     commit in ["commit", "tx"], by TypesOfBody, |p| p.statements.push("let _ = tx.commit().await;") => "must not be committed";
-    spawned in ["spawned", "tx"], by BorrowsOfBody, |p| {
+    spawned in ["spawned", "tx", "sql", "result"], by BorrowsOfBody, |p| {
         p.items.push("fn spawn<F: Future + Send + 'static>(_: F) {}");
         p.statements.push("spawn(async move { let _ = save(tx).await; });");
+        p.tail = "Ok(StatusCode::CREATED)";
     } => "borrowed data escapes";
     step_result in ["unit", "tx", "sql", "result"], by TypesOfBody, |p| {
         p.steps();

@@ -136,6 +136,28 @@ fn is_taken_apart(pattern: &Pat) -> bool {
     }
 }
 
+/// Words in the names of what may hold a pool.
+const LIKE_A_POOL: &[&str] = &[
+    "conn", "connection", "dao", "database", "db", "extension", "pg", "pool", "postgres", "repo", "repository", "service",
+    "sql", "state", "store",
+];
+
+/// The words of `pg_pool`, `PgPool` and `POOL`, in lower case.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut previous_is_lower = false;
+    for character in name.chars() {
+        if character == '_' || character.is_uppercase() && previous_is_lower {
+            words.push(String::new());
+        }
+        previous_is_lower = character.is_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| character != '_') {
+            word.extend(character.to_lowercase());
+        }
+    }
+    words
+}
+
 /// `allow(pool)` where nothing is or could be a pool.
 pub(super) fn of_allowed_pool(
     allow: &Ident,
@@ -144,11 +166,7 @@ pub(super) fn of_allowed_pool(
     seen: &HashSet<String>,
     errors: &Errors,
 ) {
-    let is_like_a_pool = |name: &str| {
-        let name = name.to_lowercase();
-        let parts = ["pool", "db", "database", "conn", "pg", "postgres", "repo", "store", "dao", "sql", "state", "extension"];
-        parts.iter().any(|part| name.contains(part))
-    };
+    let is_like_a_pool = |name: &str| words_of(name).iter().any(|word| LIKE_A_POOL.contains(&word.as_str()));
     let types = arguments.rest().any(|argument| {
         tokens::mention(&argument.ty.to_token_stream(), &is_like_a_pool)
             || tokens::mention(&argument.pattern.to_token_stream(), &is_like_a_pool)

@@ -26,8 +26,10 @@ pub(super) struct Bindings {
     pub(super) transactions: HashSet<String>,
     /// `op` and its other names.
     pub(super) operations: HashSet<String>,
-    /// Bound to something that ends in the name of a pool.
+    /// Bound to something that ends in a name that surely is a pool's.
     pub(super) pools: HashSet<String>,
+    /// Bound to something that ends in a name that may be a pool's.
+    pub(super) databases: HashSet<String>,
     /// Made from a payload, so that nothing in it is a pool.
     pub(super) payloads: HashSet<String>,
     /// Bound by the body itself, to something else.
@@ -63,10 +65,16 @@ impl Bindings {
         let is_transaction = mentions(&self.transactions);
         let is_operation = is_other_name_of(value, &self.operations);
         let is_payload = mentions(&self.payloads);
-        let is_pool = !is_transaction && !is_payload && pools::ends_in_a_pool(value, self);
+        let (is_pool, is_database) = pools::ends_in_a_pool(value, self);
+        let (is_pool, is_database) = (is_pool && !is_transaction && !is_payload, is_database && !is_transaction && !is_payload);
         let is_builder = mention(value, &|name| name == "QueryBuilder");
         let is_query = is_builder || mention(value, &|name| statements::is_query(name)) || mentions(&self.queries);
-        let texts = statements::texts(value);
+        let mut texts = statements::texts(value);
+        if !has_calls(value) {
+            let known = tokens::idents(value).into_iter().filter_map(|name| self.texts.get(&name.to_string()));
+            texts.extend(known.flatten().cloned());
+            texts.extend(statements::constants(value));
+        }
         for name in names {
             let name = word(Some(&TokenTree::Ident(name.clone()))).unwrap_or_default();
             for (is_one, set) in [
@@ -74,7 +82,8 @@ impl Bindings {
                 (is_operation, &mut self.operations),
                 (is_payload && !is_transaction, &mut self.payloads),
                 (is_pool, &mut self.pools),
-                (!(is_transaction || is_payload || is_pool), &mut self.others),
+                (is_database, &mut self.databases),
+                (!(is_transaction || is_payload || is_database), &mut self.others),
                 (is_query, &mut self.queries),
                 (is_builder, &mut self.builders),
             ] {
@@ -85,6 +94,16 @@ impl Bindings {
             self.texts.entry(name).or_default().extend(texts.iter().cloned());
         }
     }
+}
+
+/// Whether a function makes something else of what is in it.
+fn has_calls(value: &TokenStream) -> bool {
+    let trees = trees(value);
+    let is_call = |pair: &[TokenTree]| {
+        matches!(pair, [TokenTree::Ident(_), TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis)
+    };
+    trees.windows(2).any(is_call)
+        || trees.iter().any(|tree| matches!(tree, TokenTree::Group(group) if has_calls(&group.stream())))
 }
 
 /// `op`, `&mut *op` or `&mut op`.

@@ -71,9 +71,9 @@ pub(super) fn check(
     walk.seen
 }
 
-/// Whether a value is a pool, as far as its end tells.
-pub(super) fn ends_in_a_pool(value: &TokenStream, bindings: &Bindings) -> bool {
-    End::of(value).is_some_and(|end| end.is_pool(bindings))
+/// Whether a value is a pool wherever it is given away, as far as its end tells, or only where a statement is run on it.
+pub(super) fn ends_in_a_pool(value: &TokenStream, bindings: &Bindings) -> (bool, bool) {
+    End::of(value).map_or((false, false), |end| (end.is_surely_pool(bindings), end.is_pool(bindings)))
 }
 
 /// Where a path such as `&state.pool` or `POOL.get().unwrap()` ends.
@@ -144,12 +144,18 @@ impl End {
         } else {
             is_named_like_a_pool(&self.text())
         };
-        !is_elsewhere && (is_named || self.is_alone && bindings.pools.contains(&self.root))
+        let is_bound = self.is_alone && (bindings.pools.contains(&self.root) || bindings.databases.contains(&self.root));
+        !is_elsewhere && (is_named || is_bound)
     }
 
     fn is_surely_pool(&self, bindings: &Bindings) -> bool {
+        let name = self.text();
+        // Nothing but a database is worth a static of that name.
+        let is_static = !name.chars().any(char::is_lowercase);
         self.is_pool(bindings)
-            && (is_surely_named_like_a_pool(&self.text()) || self.is_alone && bindings.pools.contains(&self.root))
+            && (is_static
+                || is_surely_named_like_a_pool(&name)
+                || self.is_alone && bindings.pools.contains(&self.root))
     }
 
     fn shown(&self) -> String {

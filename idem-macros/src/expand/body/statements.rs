@@ -53,13 +53,30 @@ pub(super) fn texts(tokens: &TokenStream) -> Vec<Text> {
     found
 }
 
+/// The constants that are named for a command, with its text.
+pub(super) fn constants(tokens: &TokenStream) -> Vec<Text> {
+    let named = idents(tokens).into_iter().filter_map(|ident| {
+        let command = command_named(&ident.unraw().to_string())?;
+        Some((command.to_owned(), ident.to_token_stream()))
+    });
+    named.collect()
+}
+
 fn collect_texts(tokens: &TokenStream, found: &mut Vec<Text>) {
-    for tree in tokens.clone() {
+    let trees = trees(tokens);
+    for (position, tree) in trees.iter().enumerate() {
         match tree {
             TokenTree::Literal(literal) => {
-                found.extend(text(&literal).map(|text| (text, literal.to_token_stream())));
+                found.extend(text(literal).map(|text| (text, literal.to_token_stream())));
             }
-            TokenTree::Group(group) => collect_texts(&group.stream(), found),
+            TokenTree::Group(group) => {
+                let before = |distance: usize| position.checked_sub(distance).and_then(|at| trees.get(at));
+                let is_concat = is_punct(before(1), '!') && word(before(2)).is_some_and(|name| name == "concat");
+                match is_concat.then(|| joined(&split(group.stream()))).flatten() {
+                    Some(text) => found.push(text),
+                    None => collect_texts(&group.stream(), found),
+                }
+            }
             TokenTree::Ident(_) | TokenTree::Punct(_) => {}
         }
     }
@@ -123,7 +140,9 @@ impl Walk<'_> {
             self.sql(arguments.get(usize::from(name.starts_with("query_as"))));
         } else if !FOR_PEOPLE.contains(&name) && arguments.iter().any(|argument| self.is_of_the_transaction(argument)) {
             let literals = arguments.iter().filter_map(string_literal);
-            literals.filter(|(text, _)| is_in_capitals(text)).for_each(|text| self.text(&text));
+            for text in literals.filter(|(text, _)| is_in_capitals(text)) {
+                self.text(&text);
+            }
         }
     }
 
@@ -172,26 +191,28 @@ impl Walk<'_> {
             self.text(&text);
             return;
         }
-        texts(argument).iter().for_each(|text| self.text(text));
+        for text in &texts(argument) {
+            self.text(text);
+        }
         for ident in idents(argument) {
-            let name = ident.unraw().to_string();
-            if self.bindings.texts.contains_key(&name) {
-                self.bound(&name);
-            } else if let Some(command) = command_named(&name) {
-                self.report(command, &ident.to_token_stream());
+            if !self.bound(&ident.unraw().to_string()) {
+                constants(&ident.to_token_stream()).iter().for_each(|constant| _ = self.text(constant));
             }
         }
     }
 
-    /// A name with a literal in its value.
-    fn bound(&self, name: &str) {
-        self.bindings.texts.get(name).into_iter().flatten().for_each(|text| self.text(text));
+    /// A name with a literal in its value. Whether there was a command in it.
+    fn bound(&self, name: &str) -> bool {
+        let texts = self.bindings.texts.get(name).into_iter().flatten();
+        texts.filter(|text| self.text(text)).count() > 0
     }
 
-    fn text(&self, (text, literal): &Text) {
-        if let Some(command) = transaction_command(text) {
-            self.report(&command, literal);
+    fn text(&self, (text, literal): &Text) -> bool {
+        let command = transaction_command(text);
+        if let Some(command) = &command {
+            self.report(command, literal);
         }
+        command.is_some()
     }
 
     fn report(&self, command: &str, tokens: &TokenStream) {
