@@ -1,10 +1,6 @@
 //! What the expansion of `#[idempotent]` names. No one else may: it changes without notice.
 
-mod result;
-
 pub use std::boxed::Box;
-
-pub use result::{FunctionResult, result, returned};
 
 #[cfg(feature = "axum")]
 pub use axum::response::{IntoResponse, Response};

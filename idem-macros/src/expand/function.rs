@@ -76,7 +76,9 @@ fn reject_other_items(input: ParseStream<'_>) -> syn::Result<()> {
             || ahead.peek(Token![fn]));
     let others = ["struct", "enum", "union", "trait", "impl", "mod", "use", "static", "type", "macro_rules"];
     if is_constant || others.iter().any(|other| word == other) {
-        let message = format!("`#[idempotent]` must be on an `async fn`, not on a `{word}`; put it on each handler");
+        let article = if word == "enum" || word == "impl" { "an" } else { "a" };
+        let message =
+            format!("`#[idempotent]` must be on an `async fn`, not on {article} `{word}`; put it on each handler");
         return Err(syn::Error::new(word.span(), message));
     }
     Ok(())

@@ -323,7 +323,7 @@ impl Plan<'_> {
         };
         // In one place, the compiler reports a result that cannot be stored once, and not for each call it goes through.
         if self.arguments.is_plain_function {
-            self.at_output().begin(quote!(#runtime::__private::returned(#chain)))
+            self.at_output().begin(quote!(#runtime::attribute::returned(#chain)))
         } else {
             chain
         }
@@ -379,7 +379,7 @@ impl Plan<'_> {
             };
             return quote! {
                 .#method(async move |#unit: &mut #runtime::#ty| {
-                    #runtime::__private::result(#name(#(#arguments),*).await)
+                    #runtime::attribute::result(#name(#(#arguments),*).await)
                 })
             };
         }

@@ -54,7 +54,9 @@ const PAYLOADS: &[&str] = &["Json", "Form", "Query", "Path", "Multipart"];
 
 /// The name of a pool anywhere in the type.
 pub(super) fn pool(ty: &Type) -> Option<Ident> {
-    if name(ty).is_some_and(|name| PAYLOADS.contains(&name.as_str())) {
+    // A type of the application may be called `Pool`; nobody's pool is an extractor by itself.
+    let is_bare = matches!(peel(ty), Type::Path(path) if path.path.get_ident().is_some_and(|name| name == "Pool"));
+    if is_bare || name(ty).is_some_and(|name| PAYLOADS.contains(&name.as_str())) {
         return None;
     }
     let mut names = Vec::new();

@@ -19,7 +19,7 @@ async fn on_payment(
             ::idem_runtime::attribute::key(&payment.id),
         )
     };
-    ::idem_runtime::__private::returned(
+    ::idem_runtime::attribute::returned(
         ::idem_runtime::__private::Call::function(arg0)
             .handler(
                 ::core::concat!(::core::module_path!(), "::on_payment"),
@@ -28,7 +28,7 @@ async fn on_payment(
             .scope(scope)
             .key(key)
             .call_transaction(async move |tx: &mut ::idem_runtime::Tx| {
-                ::idem_runtime::__private::result(on_payment(arg0, tx, arg1).await)
+                ::idem_runtime::attribute::result(on_payment(arg0, tx, arg1).await)
             })
             .await,
     )

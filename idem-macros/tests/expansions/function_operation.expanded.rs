@@ -23,7 +23,7 @@ async fn on_payment(
             ::idem_runtime::attribute::key(&payment.id),
         )
     };
-    ::idem_runtime::__private::returned(
+    ::idem_runtime::attribute::returned(
         ::idem_runtime::__private::Call::function(arg2)
             .handler(
                 ::core::concat!(::core::module_path!(), "::on_payment"),
@@ -33,7 +33,7 @@ async fn on_payment(
             .key(key)
             .lease(::core::time::Duration::from_secs(60))
             .call_operation(async move |op: &mut ::idem_runtime::Operation| {
-                ::idem_runtime::__private::result(on_payment(arg0, arg1, op, arg2).await)
+                ::idem_runtime::attribute::result(on_payment(arg0, arg1, op, arg2).await)
             })
             .await,
     )

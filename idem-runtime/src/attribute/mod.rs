@@ -7,6 +7,7 @@ mod check;
 mod extract;
 mod misuse;
 mod parts;
+mod result;
 
 #[cfg(feature = "axum")]
 pub use check::{
@@ -19,6 +20,7 @@ pub use extract::{
 };
 pub use misuse::EndsWithTheFunction;
 pub use parts::{FromError, Recorded};
+pub use result::{FunctionResult, result, returned};
 
 #[cfg(feature = "axum")]
 pub use crate::fingerprint::{CheckedLast, ExtractsLast, WithFingerprint};

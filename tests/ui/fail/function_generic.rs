@@ -13,5 +13,5 @@ async fn create_order<T: serde::de::DeserializeOwned>(tenant: Tenant, tx: &mut T
 }
 
 fn main() {
-    routed(post(create_order));
+    routed(post(create_order::<NewOrder>));
 }

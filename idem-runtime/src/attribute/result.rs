@@ -1,5 +1,7 @@
 //! What a function that is called, and not routed, returns.
 
+use super::parts::{FromError, Recorded};
+
 /// What a function that takes `&Idempotency` returns.
 #[diagnostic::on_unimplemented(
     message = "a function that takes `&Idempotency` must return a `Result`, not `{Self}`",
@@ -21,7 +23,7 @@ pub trait FunctionResult {
     fn from_result(result: Result<Self::Value, Self::Error>) -> Self;
 }
 
-impl<T, E> FunctionResult for Result<T, E> {
+impl<T: Recorded, E: FromError> FunctionResult for Result<T, E> {
     type Value = T;
     type Error = E;
 
