@@ -51,7 +51,7 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
 
 fn expand_function(attribute: TokenStream, function: &Function, errors: &Errors) -> TokenStream {
     let attributes = Attributes::sort(function.attributes.clone(), errors);
-    signature::check(function, errors);
+    signature::check(function, &attribute, errors);
     let options = Options::parse(attribute.clone(), errors);
     let allowed = Allowed { pool: options.allows("pool"), unused_tx: options.allows("unused_tx") };
     let looks_called = expression::looks_called(&options);
