@@ -1,9 +1,9 @@
 async fn tick(
-    call: ::idem_runtime::__private::Call,
-    ::idem_runtime::__private::Fingerprinted {
+    call: ::idem_runtime::attribute::IdempotencyFromState,
+    ::idem_runtime::attribute::WithFingerprint {
         value: (),
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<()>,
+    }: ::idem_runtime::attribute::WithFingerprint<()>,
 ) -> ::idem_runtime::__private::Response {
     async fn tick(tx: &mut Tx) {
         sqlx::query("UPDATE clock SET ticks = ticks + 1")
@@ -11,7 +11,7 @@ async fn tick(
             .await
             .unwrap();
     }
-    let scope = ::idem_runtime::__private::global_scope();
+    let scope = ::idem_runtime::attribute::global_scope();
     call.handler(
             ::core::concat!(::core::module_path!(), "::tick"),
             ::core::time::Duration::from_secs(604_800),
