@@ -71,7 +71,7 @@ pub(crate) async fn send(
             // A second layer below this one.
             Error::Refused(refusal) => Outcome::Failed(Failure::Refused(refusal), fate(Fate::NotSent), seen),
             Error::Other(foreign) => Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen),
-            own @ Error::GaveUp(_) => {
+            own @ (Error::GaveUp(_) | Error::Unbuilt { .. }) => {
                 let foreign = reqwest_middleware::Error::middleware(own);
                 Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen)
             }

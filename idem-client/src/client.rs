@@ -14,7 +14,7 @@ use crate::breaker::Breakers;
 use crate::budget::Budgets;
 use crate::classify::{self, Answer, Verdict};
 use crate::edge::NetworkEdge;
-use crate::error::{Error, Refusal};
+use crate::error::Error;
 use crate::journal::Journal;
 use crate::key::Key;
 use crate::layer::{Layer, Settings};
@@ -41,7 +41,13 @@ impl Client {
 
     /// Begins a request.
     pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
-        RequestBuilder { inner: self.http.request(method, url), overrides: Overrides::new(), collect: false }
+        RequestBuilder {
+            inner: self.http.request(method, url),
+            layer: self.layer.clone(),
+            key: None,
+            overrides: Overrides::new(),
+            collect: false,
+        }
     }
 
     /// Begins a GET. It needs no key.
@@ -89,6 +95,8 @@ impl fmt::Debug for Client {
 #[derive(Debug)]
 pub struct RequestBuilder {
     inner: reqwest_middleware::RequestBuilder,
+    layer: Layer,
+    key: Option<Key>,
     overrides: Overrides,
     /// The body is a form with streams, to be read into memory before the first attempt.
     collect: bool,
@@ -96,8 +104,9 @@ pub struct RequestBuilder {
 
 impl RequestBuilder {
     /// The operation's idempotency key, sent with every attempt.
-    pub fn key(self, key: impl Into<Key>) -> Self {
+    pub fn key(mut self, key: impl Into<Key>) -> Self {
         let key = key.into();
+        self.key = Some(key.clone());
         self.with(|request| request.with_extension(key))
     }
 
@@ -204,35 +213,44 @@ impl RequestBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] when nothing was sent, [`Error::GaveUp`] when attempts were made and none was answered
-    /// finally: ask [`GaveUp::may_have_happened`](crate::GaveUp::may_have_happened).
+    /// [`Error::Refused`] and [`Error::Unbuilt`] when nothing was sent, [`Error::GaveUp`] when attempts were made and none
+    /// was answered finally. Of each ask [`Error::may_have_happened`].
     pub async fn send(self) -> Result<Response, Error> {
-        let Self { inner, overrides, collect } = self;
-        let inner = if collect { collected(inner).await? } else { inner };
-        Ok(inner.with_extension(overrides).send().await?)
+        let Self { inner, layer, key, overrides, collect } = self;
+        let mut inner = inner.with_extension(overrides);
+        let mut extensions = std::mem::take(inner.extensions());
+        let (client, request) = inner.build_split();
+        let mut request = match request {
+            Ok(request) => request,
+            Err(error) => return Err(unbuilt(&layer, key.as_ref(), error).await),
+        };
+        if collect && let Err(error) = read_into_memory(&mut request).await {
+            return Err(unbuilt(&layer, key.as_ref(), error).await);
+        }
+        Ok(client.execute_with_extensions(request, &mut extensions).await?)
     }
 }
 
-/// The same request with its body in memory.
-async fn collected(
-    mut request: reqwest_middleware::RequestBuilder,
-) -> Result<reqwest_middleware::RequestBuilder, Error> {
-    let extensions = std::mem::take(request.extensions());
-    let (client, request) = request.build_split();
-    let mut request = request?;
-    if let Some(mut body) = request.body_mut().take() {
-        let mut read = bytes::BytesMut::new();
-        while let Some(frame) = body::next_frame(&mut body).await {
-            let unreadable = |error| Refusal::Body(std::io::Error::other(error));
-            if let Ok(data) = frame.map_err(unreadable)?.into_data() {
-                read.extend_from_slice(&data);
-            }
+/// The request was not built, so it was not sent; what an earlier one with its key did is another matter.
+async fn unbuilt(layer: &Layer, key: Option<&Key>, error: reqwest::Error) -> Error {
+    let may_have_happened = match key {
+        Some(key) => layer.has_seen(key).await,
+        None => false,
+    };
+    // The URL may hold secrets in its query.
+    Error::Unbuilt { error: error.without_url(), may_have_happened }
+}
+
+async fn read_into_memory(request: &mut reqwest::Request) -> reqwest::Result<()> {
+    let Some(mut body) = request.body_mut().take() else { return Ok(()) };
+    let mut read = bytes::BytesMut::new();
+    while let Some(frame) = body::next_frame(&mut body).await {
+        if let Ok(data) = frame?.into_data() {
+            read.extend_from_slice(&data);
         }
-        *request.body_mut() = Some(read.freeze().into());
     }
-    let mut builder = reqwest_middleware::RequestBuilder::from_parts(client, request);
-    *builder.extensions() = extensions;
-    Ok(builder)
+    *request.body_mut() = Some(read.freeze().into());
+    Ok(())
 }
 
 /// The settings of a [`Client`] or a [`Layer`].
@@ -351,7 +369,8 @@ impl Builder {
 
     /// After how many failed attempts in a row a host's breaker opens (default 10; 1 to 10,000) and about how long it
     /// stays open before one request may probe (default 5 s, at most 10 min; half to one and a half times that).
-    /// Failed are attempts without an answer and those answered 502, 503 or 504.
+    /// Failed are attempts without an answer and those answered with a 5xx that is worth a retry; they count if they were
+    /// begun after the host's last answer.
     #[must_use]
     pub fn breaker(mut self, failures_in_a_row: u32, open_for: Duration) -> Self {
         self.breaker = (failures_in_a_row, open_for);

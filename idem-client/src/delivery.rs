@@ -78,10 +78,9 @@ enum Step {
 }
 
 impl<'a> Delivery<'a> {
-    /// Everything about the key that can be wrong is found here, before anything else is looked at.
-    pub(crate) fn prepare(shared: &'a Shared, mut request: Request, extensions: &Extensions) -> Result<Self, Refusal> {
+    /// `key` is what [`settle_key`] found.
+    pub(crate) fn new(shared: &'a Shared, request: Request, key: Option<Key>, extensions: &Extensions) -> Self {
         let overrides = extensions.get::<Overrides>().cloned().unwrap_or_default();
-        let key = settle_key(&shared.settings, &mut request, extensions.get::<Key>())?;
         if let Some(name) = outer_counter(request.headers()) {
             shared.warn_of_outer(name);
         }
@@ -89,7 +88,7 @@ impl<'a> Delivery<'a> {
         let operation = operation.unwrap_or_else(|| format!("{} {}", request.method(), request.url().path()));
         let sending = key.clone().map(|key| shared.under_way.enter((operation.clone(), key)));
         let (started, host, limits) = (Instant::now(), host_of(request.url()), shared.settings.limits);
-        Ok(Self {
+        Self {
             shared,
             overrides,
             replayable: extensions.get::<ReplayableBody>().cloned(),
@@ -111,7 +110,7 @@ impl<'a> Delivery<'a> {
             last_attempt: (Duration::ZERO, None, None),
             sending,
             record: None,
-        })
+        }
     }
 
     pub(crate) async fn run(mut self, extensions: &mut Extensions, next: Next<'_>) -> Result<Response, Error> {
@@ -284,7 +283,7 @@ impl<'a> Delivery<'a> {
     }
 
     fn jitter(&self) -> Duration {
-        back_off::full_jitter(self.limits.base, self.limits.cap, self.attempts)
+        back_off::full_jitter(self.limits.base, self.limits.cap, self.attempts - self.found_in_flight)
     }
 
     /// An operation in flight ends at some moment, and nobody is the worse for being asked about it: the bound stays near.
@@ -527,8 +526,45 @@ async fn withdraw(
     }
 }
 
+/// A request was refused because of its key, or could not be built. Nothing was sent; but of one of the keys that were
+/// meant an earlier request may have been.
+pub(crate) async fn refused_for_its_key(
+    shared: &Shared,
+    request: &Request,
+    given: Option<&Key>,
+    refusal: Refusal,
+) -> Error {
+    let in_header = request.headers().get_all(&shared.settings.key_header).iter();
+    let mut keys: Vec<Key> = in_header.filter_map(|value| Key::from_header(value).ok()).chain(given.cloned()).collect();
+    keys.dedup();
+    for key in keys {
+        if !shared.has_seen(&key).await {
+            continue;
+        }
+        return Error::GaveUp(Box::new(GaveUp {
+            status_url: shared.status_url(request.url(), &key),
+            url: bare(request.url()),
+            method: request.method().clone(),
+            operation: format!("{} {}", request.method(), request.url().path()),
+            key: Some(key),
+            reason: Reason::Refused,
+            attempts: 0,
+            elapsed: Duration::ZERO,
+            fate: Fate::NotSent,
+            others_unknown: true,
+            last_answer: None,
+            last_failure: Some(Failure::Refused(refusal)),
+        }));
+    }
+    Error::Refused(refusal)
+}
+
 /// Finds the key that the caller set, checks it, and puts it on the request; the caller's own is never replaced.
-fn settle_key(settings: &Settings, request: &mut Request, given: Option<&Key>) -> Result<Option<Key>, Refusal> {
+pub(crate) fn settle_key(
+    settings: &Settings,
+    request: &mut Request,
+    given: Option<&Key>,
+) -> Result<Option<Key>, Refusal> {
     let mut lines = request.headers().get_all(&settings.key_header).iter();
     let header = lines.next().map(Key::from_header).transpose();
     let header = header.map_err(|problem| Refusal::Key(KeyProblem::Invalid(problem)))?;

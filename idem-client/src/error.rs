@@ -22,7 +22,14 @@ pub enum Error {
     GaveUp(Box<GaveUp>),
     /// Refused before the first attempt: nothing was sent, and nothing is on the journal from before.
     Refused(Refusal),
-    /// Neither: the request could not be built, or a middleware above the layer failed.
+    /// The request could not be built (a header or a body that is none), so nothing was sent.
+    Unbuilt {
+        /// What is wrong with it.
+        error: reqwest::Error,
+        /// An earlier request with its key may have been carried out.
+        may_have_happened: bool,
+    },
+    /// Neither: a middleware above the layer failed.
     Other(reqwest_middleware::Error),
 }
 
@@ -38,6 +45,7 @@ impl Error {
         match self {
             Self::GaveUp(gave_up) => gave_up.may_have_happened(),
             Self::Refused(_) => false,
+            Self::Unbuilt { may_have_happened, .. } => *may_have_happened,
             // A middleware above the layer may fail before and after it.
             Self::Other(reqwest_middleware::Error::Reqwest(error)) => !error.is_builder(),
             Self::Other(reqwest_middleware::Error::Middleware(_)) => true,
@@ -59,6 +67,11 @@ impl fmt::Display for Error {
         match self {
             Self::GaveUp(gave_up) => gave_up.fmt(formatter),
             Self::Refused(refusal) => refusal.fmt(formatter),
+            Self::Unbuilt { error, may_have_happened } => {
+                write!(formatter, "the request could not be built: {error}")?;
+                let earlier = "; an earlier one with its key may have happened";
+                formatter.write_str(if *may_have_happened { earlier } else { "" })
+            }
             Self::Other(error) => error.fmt(formatter),
         }
     }
@@ -69,6 +82,7 @@ impl std::error::Error for Error {
         match self {
             Self::GaveUp(gave_up) => gave_up.source(),
             Self::Refused(refusal) => refusal.source(),
+            Self::Unbuilt { error, .. } => error.source(),
             Self::Other(error) => error.source(),
         }
     }

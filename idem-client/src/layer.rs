@@ -14,7 +14,7 @@ use reqwest_middleware::{Middleware, Next};
 use crate::breaker::Breakers;
 use crate::budget::Budgets;
 use crate::classify::{Answer, Verdict};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, refused_for_its_key, settle_key};
 use crate::error::{Error, Refusal};
 use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
@@ -136,6 +136,11 @@ impl Layer {
         self.shared.budgets.states()
     }
 
+    /// See [`Shared::has_seen`].
+    pub(crate) async fn has_seen(&self, key: &Key) -> bool {
+        self.shared.has_seen(key).await
+    }
+
     /// The breaker of the host that the URL points to.
     #[must_use]
     pub fn breaker(&self, url: &Url) -> BreakerState {
@@ -181,9 +186,11 @@ impl Middleware for Layer {
             Some(_) => self.shared.warn_of_outer("a middleware above sends the request again"),
             None => {}
         }
-        let sent = match Delivery::prepare(&self.shared, request, extensions) {
-            Ok(delivery) => delivery.run(extensions, next).await,
-            Err(refusal) => Err(Error::from(refusal)),
+        let mut request = request;
+        let given = extensions.get::<Key>().cloned();
+        let sent = match settle_key(&self.shared.settings, &mut request, given.as_ref()) {
+            Ok(key) => Delivery::new(&self.shared, request, key, extensions).run(extensions, next).await,
+            Err(refusal) => Err(refused_for_its_key(&self.shared, &request, given.as_ref(), refusal).await),
         };
         sent.map_err(reqwest_middleware::Error::middleware)
     }
@@ -199,6 +206,16 @@ impl Shared {
 
     pub(crate) fn settled(&self) -> MutexGuard<'_, HashSet<Id>> {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an operation with this key may have happened, as far as this process and the journal know.
+    pub(crate) async fn has_seen(&self, key: &Key) -> bool {
+        if self.under_way.has_seen(key) {
+            return true;
+        }
+        let Some(journal) = &self.settings.journal else { return false };
+        let pending = tokio::time::timeout(self.settings.limits.deadline, journal.pending()).await;
+        !matches!(pending, Ok(Ok(records)) if records.iter().all(|record| record.key != *key))
     }
 
     /// Remembers what could not be struck off.

@@ -62,6 +62,11 @@ impl UnderWay {
         self.table().operations.get(id).is_some_and(|operation| operation.senders > 0)
     }
 
+    /// Whether an operation with this key is being sent, or has or may have happened.
+    pub(crate) fn has_seen(&self, key: &Key) -> bool {
+        self.table().operations.keys().any(|(_, seen)| seen == key)
+    }
+
     /// The operation's outcome was found by asking: what is sent now starts from what its caller knows.
     pub(crate) fn found(&self, id: &Id) {
         let mut table = self.table();

@@ -251,12 +251,18 @@ async fn a_refusal_does_not_deny_what_an_earlier_run_may_have_done() {
         post(1).body(stream()).send().await.unwrap_err(),
         post(1).deadline(Duration::MAX).send().await.unwrap_err(),
         post(1).replayable(idem_client::ReplayableBody::file("/no/such/file")).send().await.unwrap_err(),
+        post(1).header("idempotency-key", "another").send().await.unwrap_err(),
+        post(1).header("idempotency-key", "not a key").send().await.unwrap_err(),
     ];
     for error in refusals {
         let gave_up = error.gave_up().unwrap();
         assert_eq!((gave_up.reason(), gave_up.attempts(), gave_up.may_have_happened()), (Reason::Refused, 0, true));
         assert!(!error.to_string().contains("has not happened"), "{error}");
     }
+    let unbuilt = post(1).header("no header", "x").send().await.unwrap_err();
+    assert!(matches!(unbuilt, Error::Unbuilt { .. }) && unbuilt.may_have_happened(), "{unbuilt}");
+    let unbuilt = post(2).header("no header", "x").send().await.unwrap_err();
+    assert!(matches!(unbuilt, Error::Unbuilt { .. }) && !unbuilt.may_have_happened(), "{unbuilt}");
     // Of another key nothing is known, and nothing was sent.
     let error = post(2).deadline(Duration::MAX).send().await.unwrap_err();
     assert!(matches!(error, Error::Refused(Refusal::Setting(_))) && !error.may_have_happened(), "{error}");
