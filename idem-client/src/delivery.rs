@@ -172,6 +172,9 @@ impl<'a> Delivery<'a> {
             }
         };
         self.attempts += 1;
+        if self.attempts == 1 {
+            self.spender.deposit();
+        }
         let begun = Instant::now();
         // If the caller goes away in the middle of it, nobody knows.
         self.set_fate_unknown(true);

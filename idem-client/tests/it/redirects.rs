@@ -109,6 +109,13 @@ async fn a_client_that_follows_redirects_by_itself_is_refused_at_build() {
         let response = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap();
         assert_eq!((response.status().as_u16(), server.seen().len()), (301, 1));
     }
+    // A policy of one's own may do anything, so it is found at run time.
+    let own = reqwest::redirect::Policy::custom(|attempt| attempt.follow());
+    let http = reqwest::Client::builder().redirect(own).build().unwrap();
+    let server = redirecting(301).await;
+    let client = Client::builder().http(http).build().unwrap();
+    let error = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap_err();
+    assert_eq!((error.gave_up().unwrap().reason(), error.may_have_happened()), (Reason::Redirected, true), "{error}");
     // A builder's policy is replaced.
     let server = redirecting(302).await;
     let client = Client::builder().http_builder(reqwest::Client::builder()).build().unwrap();
