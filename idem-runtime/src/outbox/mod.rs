@@ -5,22 +5,40 @@ mod dead_letters;
 mod message;
 mod relay;
 mod statements;
+mod status;
 
 use serde::Serialize;
+use sqlx::Row;
 
 use crate::error::Error;
 use crate::postgres::transaction::{Tx, is_conflict};
 
 pub use dead_letters::DeadLetter;
 pub use message::Message;
-pub use relay::Relay;
+pub use relay::{Relay, RelayBuilder};
 pub(crate) use statements::OutboxStatements;
+pub use status::TopicStatus;
 
 /// Writes messages in the transaction of a handler. See [`Tx::outbox`].
 #[derive(Debug)]
 pub struct Outbox<'a> {
     tx: &'a mut Tx,
     group: Option<&'a str>,
+}
+
+/// What [`Outbox::send`] found in its message's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sent {
+    /// Nothing, or a message that was delivered longer ago than [`outbox_retention`](crate::Builder::outbox_retention): the message
+    /// is written.
+    New,
+    /// The same topic and deduplication key, waiting, under way or delivered: nothing is written, and its payload stays the first
+    /// one's.
+    Duplicate,
+    /// A [dead letter](crate::Idempotency::dead_letters) with this topic and key: the new message takes its place, with all its
+    /// attempts.
+    Dead,
 }
 
 impl Tx {
@@ -39,8 +57,13 @@ impl Tx {
 }
 
 impl<'a> Outbox<'a> {
-    /// Messages of one group are delivered one after the other, in the order in which they were written. A message without a
-    /// group waits for no other.
+    /// Messages of one group are delivered one after the other, in the order in which their transactions committed, and within a
+    /// transaction in the order in which they were sent. A group spans topics. A message without a group waits for no other.
+    ///
+    /// So that there is such an order, the writers of a group take turns: `send` waits while another transaction that has sent to
+    /// the group is open. Send late in the handler, and what is sent to several groups in one order everywhere (sorted, for
+    /// example). Two transactions that wait for each other, for two groups or for a group and a row, are a deadlock: Postgres ends
+    /// one of them after its `deadlock_timeout` (1 s), it is answered with 503, and the client's retry runs.
     #[must_use]
     pub fn group(mut self, group: &'a str) -> Self {
         self.group = Some(group);
@@ -48,23 +71,37 @@ impl<'a> Outbox<'a> {
     }
 
     /// Writes a message. The same `topic` and `dedupe_key` twice is one message, for as long as the delivered one is
-    /// remembered ([`outbox_retention`](crate::Builder::outbox_retention)). Whether it is a new one.
+    /// remembered ([`outbox_retention`](crate::Builder::outbox_retention)), unless it is dead. See [`Sent`].
+    ///
+    /// While another transaction with the same topic and key is open, it waits for its end.
     ///
     /// # Errors
     /// [`Error::Json`] for a payload that does not serialize, [`Error::Unavailable`] and [`Error::Database`] as any
     /// statement of the transaction.
-    pub async fn send(self, topic: &str, dedupe_key: &str, payload: &(impl Serialize + ?Sized)) -> Result<bool, Error> {
+    pub async fn send(self, topic: &str, dedupe_key: &str, payload: &(impl Serialize + ?Sized)) -> Result<Sent, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Json)?;
         let idempotency = self.tx.idempotency().clone();
-        let send = idempotency
-            .query(&idempotency.outbox_statements().send)
-            .bind(topic)
-            .bind(dedupe_key)
-            .bind(self.group)
-            .bind(payload);
-        let sent = send.execute(&mut *self.tx).await.map_err(|error| {
-            if is_conflict(&error) { idempotency.unavailable(error) } else { Error::Database(error) }
-        })?;
-        Ok(sent.rows_affected() == 1)
+        let sent = write(self.tx, self.group, topic, dedupe_key, &payload).await;
+        sent.map_err(|error| if is_conflict(&error) { idempotency.unavailable(error) } else { Error::Database(error) })
+    }
+}
+
+async fn write(tx: &mut Tx, group: Option<&str>, topic: &str, dedupe_key: &str, payload: &[u8]) -> sqlx::Result<Sent> {
+    let idempotency = tx.idempotency().clone();
+    let statements = idempotency.outbox_statements();
+    loop {
+        let about = |statement| idempotency.query(statement).bind(topic).bind(dedupe_key).bind(group).bind(payload);
+        let send = about(&statements.send).bind(group.map(|group| statements.group_lock(group)));
+        if send.fetch_optional(&mut *tx).await?.is_some() {
+            return Ok(Sent::New);
+        }
+        let row = about(&statements.send_again).fetch_optional(&mut *tx).await?.ok_or(sqlx::Error::RowNotFound)?;
+        match row.try_get("deaths")? {
+            Some(0) => return Ok(Sent::New),
+            Some(1_i32..) => return Ok(Sent::Dead),
+            _ if row.try_get("present")? => return Ok(Sent::Duplicate),
+            // Swept between the two statements.
+            _ => {}
+        }
     }
 }
