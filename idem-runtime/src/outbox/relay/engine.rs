@@ -51,6 +51,8 @@ pub(super) struct Engine {
     flying: HashSet<i64>,
     /// What has ended and is not settled.
     landed: Vec<Landed>,
+    /// What the database refuses to settle.
+    refused: Vec<Landed>,
     pace: Pace,
     suspects: Suspects,
     /// Messages may have been taken that the relay does not know of.
@@ -124,6 +126,7 @@ impl Engine {
             flights: JoinSet::new(),
             flying: HashSet::new(),
             landed: Vec::new(),
+            refused: Vec::new(),
             pace,
             suspects: Suspects::default(),
             adopt: false,
@@ -302,7 +305,8 @@ impl Engine {
             Err(error) => {
                 self.adopt = true;
                 if matches!(error, Error::Database(_)) {
-                    self.settle_one_by_one(identity).await;
+                    let landed = std::mem::take(&mut self.landed);
+                    self.settle_one_by_one(identity, landed).await;
                 }
                 return Err(error);
             }
@@ -368,15 +372,17 @@ impl Engine {
     }
 
     /// One that the database refuses must not keep the others from being settled.
-    async fn settle_one_by_one(&mut self, identity: Identity) {
-        for mut landed in std::mem::take(&mut self.landed) {
+    async fn settle_one_by_one(&mut self, identity: Identity, landed: Vec<Landed>) {
+        for mut landed in landed {
             let mut settled = self.settle_one(identity, &landed).await;
-            if settled.is_err() && landed.failure.is_some() {
+            if matches!(settled, Err(Error::Database(_))) && landed.failure.is_some() {
                 landed.failure = Some("the failure's text could not be stored".to_owned());
                 settled = self.settle_one(identity, &landed).await;
             }
-            if settled.is_err() {
-                self.landed.push(landed);
+            if let Err(error) = settled {
+                let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                tracing::error!(topic = &*landed.topic, %error, source, "a delivery cannot be settled; it is tried again");
+                self.refused.push(landed);
             }
         }
     }
@@ -411,8 +417,9 @@ impl Round<'_> {
         }
         let mut rows = Rows { taken: Vec::new(), least_places: usize::MAX };
         if engine.adopt {
-            let flying: Vec<i64> = engine.flying.iter().copied().collect();
-            let adopt = idempotency.query(&statements.adopt).bind(identity.id).bind(flying);
+            let refused = engine.refused.iter().map(|landed| landed.id);
+            let known: Vec<i64> = engine.flying.iter().copied().chain(refused).collect();
+            let adopt = idempotency.query(&statements.adopt).bind(identity.id).bind(known);
             rows.taken = transaction.rows(adopt).await?;
         }
         match self.want {
@@ -566,6 +573,8 @@ impl Engine {
                 identity.look_for_stranded = now + STRANDED;
             }
         }
+        let refused = std::mem::take(&mut self.refused);
+        self.settle_one_by_one(identity, refused).await;
         Ok(())
     }
 
@@ -589,6 +598,7 @@ impl Engine {
         self.flights.abort_all();
         self.flights.detach_all();
         self.flying.clear();
+        self.refused.clear();
         self.routes.end_all();
         self.suspects = Suspects::default();
         (self.identity, self.adopt) = (None, false);
