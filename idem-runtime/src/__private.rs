@@ -36,9 +36,9 @@ pub fn global_scope() -> EncodedScope {
 /// `key = …`
 ///
 /// # Errors
-/// [`InvalidKey`] for a text that is no key.
+/// [`InvalidKey`] for an empty text.
 pub fn key(key: &(impl Key + ?Sized)) -> Result<IdempotencyKey, InvalidKey> {
-    IdempotencyKey::new(key.key())
+    IdempotencyKey::natural(key.key())
 }
 
 /// `fingerprint = …`

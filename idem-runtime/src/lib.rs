@@ -6,6 +6,7 @@ mod call;
 #[cfg(feature = "axum")]
 mod completer;
 pub mod contract;
+mod detached;
 mod error;
 mod fingerprint;
 mod hex;
@@ -15,8 +16,10 @@ mod lifecycle;
 #[cfg(feature = "utoipa")]
 pub mod openapi;
 mod operation;
+mod operation_id;
 mod outbox;
 mod postgres;
+mod recorded;
 mod resend;
 #[cfg(feature = "axum")]
 mod response;
@@ -26,6 +29,7 @@ mod scope;
 mod status;
 mod sweeper;
 mod telemetry;
+mod unused;
 
 pub use builder::Builder;
 #[cfg(feature = "axum")]
@@ -36,6 +40,7 @@ pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step};
 pub use outbox::{DeadLetter, Message, Outbox, Relay, RelayBuilder, Sent, TopicStatus};
+pub use postgres::ending::Untidy;
 pub use postgres::transaction::Tx;
 pub use scope::{GlobalScope, MAX_SCOPE_LENGTH, Scope};
 pub use status::{FailedOperation, Status};

@@ -111,7 +111,8 @@ impl<'a> CrashMatrix<'a> {
         self
     }
 
-    /// Only these strikes. Default all.
+    /// Only these strikes. Default [`Strike::ALL`]; [`Strike::every_word`] is what a pooler may say at the worst moment,
+    /// in full.
     pub fn strikes(mut self, strikes: &[Strike]) -> Self {
         self.strikes = strikes.to_vec();
         self

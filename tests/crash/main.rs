@@ -4,6 +4,7 @@
 
 mod contract;
 mod handlers;
+mod words;
 
 use axum::Extension;
 use axum::body::Body;

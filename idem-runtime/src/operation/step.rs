@@ -113,7 +113,7 @@ async fn make<T, E, Fut>(
 ) -> Result<T, E>
 where
     Fut: Future<Output = Result<T, E>>,
-    T: Serialize,
+    T: Serialize + DeserializeOwned,
     E: From<Error>,
 {
     let result = call(operation.key().derive(name)).await?;

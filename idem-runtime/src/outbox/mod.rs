@@ -8,14 +8,16 @@ mod statements;
 mod status;
 
 use serde::Serialize;
-use sqlx::Row;
+use sqlx::{Column, Row, SqlStr};
 
 use crate::error::Error;
-use crate::postgres::transaction::{Tx, is_conflict};
+use crate::postgres::connection::unlogged;
+use crate::postgres::transaction::Tx;
 
 pub use dead_letters::DeadLetter;
 pub use message::Message;
 pub use relay::{Relay, RelayBuilder};
+use statements::Letter;
 pub(crate) use statements::OutboxStatements;
 pub use status::TopicStatus;
 
@@ -76,32 +78,36 @@ impl<'a> Outbox<'a> {
     /// While another transaction with the same topic and key is open, it waits for its end.
     ///
     /// # Errors
-    /// [`Error::Json`] for a payload that does not serialize, [`Error::Unavailable`] and [`Error::Database`] as any
-    /// statement of the transaction.
+    /// [`Error::Json`] for a payload that does not serialize, [`Error::Conflict`], [`Error::Unavailable`] and [`Error::Database`] as
+    /// any statement of the transaction.
     pub async fn send(self, topic: &str, dedupe_key: &str, payload: &(impl Serialize + ?Sized)) -> Result<Sent, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Json)?;
         let idempotency = self.tx.idempotency().clone();
-        let sent = write(self.tx, self.group, topic, dedupe_key, &payload).await;
-        sent.map_err(|error| if is_conflict(&error) { idempotency.unavailable(error) } else { Error::Database(error) })
+        let letter = Letter { topic, dedupe_key, group: self.group, payload: &payload };
+        write(self.tx, idempotency.outbox_statements(), &letter).await.map_err(|error| idempotency.not_executed(error))
     }
 }
 
-async fn write(tx: &mut Tx, group: Option<&str>, topic: &str, dedupe_key: &str, payload: &[u8]) -> sqlx::Result<Sent> {
-    let idempotency = tx.idempotency().clone();
-    let statements = idempotency.outbox_statements();
+async fn write(tx: &mut Tx, statements: &OutboxStatements, letter: &Letter<'_>) -> sqlx::Result<Sent> {
     loop {
-        let about = |statement| idempotency.query(statement).bind(topic).bind(dedupe_key).bind(group).bind(payload);
-        let send = about(&statements.send).bind(group.map(|group| statements.group_lock(group)));
-        if send.fetch_optional(&mut *tx).await?.is_some() {
+        if let Some((0, _)) = written(tx, statements.send(letter)).await? {
             return Ok(Sent::New);
         }
-        let row = about(&statements.send_again).fetch_optional(&mut *tx).await?.ok_or(sqlx::Error::RowNotFound)?;
-        match row.try_get("deaths")? {
-            Some(0) => return Ok(Sent::New),
-            Some(1_i32..) => return Ok(Sent::Dead),
-            _ if row.try_get("present")? => return Ok(Sent::Duplicate),
+        match written(tx, statements.send_again(letter)).await? {
+            Some((0, _)) => return Ok(Sent::New),
+            Some((1.., _)) => return Ok(Sent::Dead),
+            Some((_, true)) => return Ok(Sent::Duplicate),
             // Swept between the two statements.
             _ => {}
         }
     }
+}
+
+/// How often the message that was written had died before, -1 for one that was not written; and whether its key is taken. `None`
+/// where nothing was said.
+async fn written(tx: &mut Tx, statement: SqlStr) -> sqlx::Result<Option<(i32, bool)>> {
+    // The statement holds the payload: it stays out of logs.
+    let rows = unlogged(sqlx::raw_sql(statement).fetch_all(&mut *tx)).await?;
+    let row = rows.iter().find(|row| row.columns().iter().any(|column| column.name() == "deaths"));
+    row.map(|row| Ok((row.try_get::<Option<i32>, _>("deaths")?.unwrap_or(-1), row.try_get("present")?))).transpose()
 }

@@ -10,7 +10,7 @@ use sqlx::SqlStr;
 
 use crate::fingerprint::sha256;
 use crate::hex;
-use crate::postgres::statements::{quoted, safe};
+use crate::postgres::statements::{push_bytes, push_text, quoted, safe};
 
 /// Whatever the session's defaults are. Plans are made once and kept, perhaps while the table is empty: they must be those for a
 /// full one.
@@ -23,8 +23,11 @@ pub(super) const BEGIN: &str = "\
 #[derive(Debug)]
 pub(crate) struct OutboxStatements {
     pub(crate) sweep: SqlStr,
-    pub(super) send: SqlStr,
-    pub(super) send_again: SqlStr,
+    // Templates of what goes out in the simple protocol.
+    as_begun: String,
+    as_before: String,
+    send: String,
+    send_again: String,
     // A relay's life.
     pub(super) register: SqlStr,
     pub(super) renew: SqlStr,
@@ -71,25 +74,43 @@ const NOTIFY: &str = "\
                         AND (r.topics IS NULL OR o.topic {=} ANY (r.topics))) \
         THEN pg_catalog.pg_notify('{channel}', '') END";
 
-/// The lock comes before the id: a group's ids are in the order of its commits. (No group, no lock: the function is strict.)
+/// A handler may have changed the role, as for row-level security, and that role knows nothing of the outbox: what is sent is
+/// written as whoever began the transaction, and the role is what it was. (`idem.session` and `idem.role` were set when it began.)
+const AS_BEGUN: &str = "\
+    SELECT pg_catalog.set_config('idem.sender_session', pg_catalog.current_setting('session_authorization'), true), \
+           pg_catalog.set_config('idem.sender_role', pg_catalog.current_setting('role'), true), \
+           {become_session}, {become_role}";
+
+const AS_BEFORE: &str = "SELECT {become_sender_session}, {become_sender_role}";
+
+const BECOME: &str = "\
+    CASE WHEN pg_catalog.current_setting('idem.{who}', true) {<>} '' \
+          AND pg_catalog.current_setting('idem.{who}', true) {<>} pg_catalog.current_setting('{setting}') \
+         THEN pg_catalog.set_config('{setting}', pg_catalog.current_setting('idem.{who}'), true) END";
+
 const SEND: &str = "\
-    WITH turn AS MATERIALIZED (SELECT pg_catalog.pg_advisory_xact_lock($5)) \
-    INSERT INTO {outbox} AS o (topic, dedupe_key, group_key, payload) SELECT $1, $2, $3, $4 FROM turn \
-    ON CONFLICT (topic, dedupe_key) DO NOTHING RETURNING {notify}";
+    INSERT INTO {outbox} AS o (topic, dedupe_key, group_key, payload) VALUES ({message}) \
+    ON CONFLICT (topic, dedupe_key) DO NOTHING RETURNING o.deaths, true AS present, {notify}";
 
 /// What is in a new message's place makes room if it is dead or forgotten. Any other row is not even locked: its delivery goes
 /// on meanwhile.
 const SEND_AGAIN: &str = "\
-    WITH again AS ( \
+    WITH message (topic, dedupe_key, group_key, payload) AS MATERIALIZED ( \
+        SELECT m.topic::pg_catalog.text, m.dedupe_key::pg_catalog.text, m.group_key::pg_catalog.text, \
+               m.payload::pg_catalog.bytea \
+        FROM (VALUES ({message})) AS m (topic, dedupe_key, group_key, payload)), \
+    again AS ( \
         UPDATE {outbox} AS o \
         SET id = DEFAULT, deliver_at = pg_catalog.clock_timestamp(), delivered_at = NULL, attempts = 0, suspect = false, \
             deaths = CASE WHEN o.failure IS NULL THEN 0 ELSE o.deaths {+} 1 END, \
-            group_key = $3, payload = $4, failure = NULL \
-        WHERE o.topic {=} $1 AND o.dedupe_key {=} $2 \
+            group_key = m.group_key, payload = m.payload, failure = NULL \
+        FROM message AS m \
+        WHERE o.topic {=} m.topic AND o.dedupe_key {=} m.dedupe_key \
           AND (o.failure IS NOT NULL OR o.delivered_at {<=} (pg_catalog.clock_timestamp() {-} {retention})) \
         RETURNING o.deaths, {notify}) \
     SELECT (SELECT deaths FROM again) AS deaths, \
-           EXISTS (SELECT FROM {outbox} AS o WHERE o.topic {=} $1 AND o.dedupe_key {=} $2) AS present";
+           EXISTS (SELECT FROM {outbox} AS o, message AS m \
+                   WHERE o.topic {=} m.topic AND o.dedupe_key {=} m.dedupe_key) AS present";
 
 const REGISTER: &str = "\
     INSERT INTO {relays} (lease_expires_at, topics) VALUES (clock_timestamp() + make_interval(secs => $1), $2) \
@@ -262,20 +283,27 @@ impl OutboxStatements {
             ("{relays}", format!("{}.relays", quoted(schema))),
             ("{channel}", channel.clone()),
             ("{retention}", format!("'{} s'::pg_catalog.interval", retention.as_secs_f64())),
+            ("{become_session}", become_again("session", "session_authorization")),
+            ("{become_role}", become_again("role", "role")),
+            ("{become_sender_session}", become_again("sender_session", "session_authorization")),
+            ("{become_sender_role}", become_again("sender_role", "role")),
             ("{ready}", READY.to_owned()),
             ("{pending}", PENDING.to_owned()),
         ];
         let operators = ["=", "<>", "<=", ">", "+", "-"];
-        let fill = |template: &str| {
+        let text = |template: &str| {
             let named = names.iter().fold(template.to_owned(), |sql, (name, value)| sql.replace(name, value));
-            safe(operators.iter().fold(named, |sql, operator| {
+            operators.iter().fold(named, |sql, operator| {
                 sql.replace(&format!("{{{operator}}}"), &format!("OPERATOR(pg_catalog.{operator})"))
-            }))
+            })
         };
+        let fill = |template: &str| safe(text(template));
         Self {
             sweep: fill(SWEEP),
-            send: fill(SEND),
-            send_again: fill(SEND_AGAIN),
+            as_begun: text(AS_BEGUN),
+            as_before: text(AS_BEFORE),
+            send: text(SEND),
+            send_again: text(SEND_AGAIN),
             register: fill(REGISTER),
             renew: fill(RENEW),
             deregister: fill(DEREGISTER),
@@ -301,9 +329,52 @@ impl OutboxStatements {
         }
     }
 
+    /// Writes a message, in one round trip. The lock comes before the id: a group's ids are in the order of its commits.
+    pub(super) fn send(&self, letter: &Letter<'_>) -> SqlStr {
+        let turn = letter.group.map(|group| self.group_lock(group));
+        let turn = turn.map(|lock| format!("SELECT pg_catalog.pg_advisory_xact_lock({lock}); ")).unwrap_or_default();
+        let Self { as_begun, as_before, send, .. } = self;
+        safe(format!("{turn}{as_begun}; {}; {as_before}", send.replace("{message}", &letter.literals())))
+    }
+
+    /// The same where the topic and key are taken.
+    pub(super) fn send_again(&self, letter: &Letter<'_>) -> SqlStr {
+        let Self { as_begun, as_before, send_again, .. } = self;
+        safe(format!("{as_begun}; {}; {as_before}", send_again.replace("{message}", &letter.literals())))
+    }
+
     /// The number of the advisory lock that a group's writers hold until they commit.
-    pub(super) fn group_lock(&self, group: &str) -> i64 {
+    fn group_lock(&self, group: &str) -> i64 {
         let digest = sha256(&[b"outbox group", self.schema.as_bytes(), group.as_bytes()]);
         digest[..8].iter().fold(0, |number, byte| number << 8 | i64::from(*byte))
+    }
+}
+
+fn become_again(who: &str, setting: &str) -> String {
+    BECOME.replace("{who}", who).replace("{setting}", setting)
+}
+
+/// A message on its way into the outbox.
+pub(super) struct Letter<'a> {
+    pub(super) topic: &'a str,
+    pub(super) dedupe_key: &'a str,
+    pub(super) group: Option<&'a str>,
+    pub(super) payload: &'a [u8],
+}
+
+impl Letter<'_> {
+    fn literals(&self) -> String {
+        let mut sql = String::with_capacity(128 + 2 * self.payload.len());
+        push_text(&mut sql, self.topic);
+        sql.push_str(", ");
+        push_text(&mut sql, self.dedupe_key);
+        sql.push_str(", ");
+        match self.group {
+            Some(group) => push_text(&mut sql, group),
+            None => sql.push_str("NULL"),
+        }
+        sql.push_str(", ");
+        push_bytes(&mut sql, self.payload);
+        sql
     }
 }

@@ -136,10 +136,22 @@ impl CrashReport {
         statements.into_iter().map(|(statement, _)| statement).collect()
     }
 
+    fn columns(&self) -> Vec<&'static str> {
+        let mut columns = Vec::new();
+        for strike in &self.strikes {
+            if !columns.contains(&strike.column()) {
+                columns.push(strike.column());
+            }
+        }
+        columns
+    }
+
     /// The lines of a cell: each course of attempts with the number of messages at which it was seen.
-    fn cell(&self, statement: &str, strike: Strike) -> Vec<String> {
+    fn cell(&self, statement: &str, column: &str) -> Vec<String> {
         let mut courses: Vec<(String, u32)> = Vec::new();
-        for trial in self.trials.iter().filter(|trial| trial.strike == strike && trial.met.statement == statement) {
+        for trial in
+            self.trials.iter().filter(|trial| trial.strike.column() == column && trial.met.statement == statement)
+        {
             let mark = if trial.violations.is_empty() { "" } else { "✗ " };
             let course = format!("{mark}{}", trial.attempts());
             match courses.iter_mut().find(|(other, _)| *other == course) {
@@ -169,16 +181,17 @@ impl fmt::Display for CrashReport {
             self.trials.len(),
             statements.len()
         )?;
+        let columns = self.columns();
         let cells: Vec<Vec<_>> =
-            statements.iter().map(|row| self.strikes.iter().map(|strike| self.cell(row, *strike)).collect()).collect();
+            statements.iter().map(|row| columns.iter().map(|column| self.cell(row, column)).collect()).collect();
         let width = |column: usize| {
             let lines = cells.iter().flat_map(|row| &row[column]).map(|line| line.chars().count());
-            lines.max().unwrap_or(0).max(self.strikes[column].to_string().len())
+            lines.max().unwrap_or(0).max(columns[column].len())
         };
-        let widths: Vec<_> = (0..self.strikes.len()).map(width).collect();
+        let widths: Vec<_> = (0..columns.len()).map(width).collect();
         write!(f, " #  {:STATEMENT$}", "statement")?;
-        for (strike, width) in self.strikes.iter().zip(&widths) {
-            write!(f, "  {strike:width$}")?;
+        for (column, width) in columns.iter().zip(&widths) {
+            write!(f, "  {column:width$}")?;
         }
         let rule = 4 + STATEMENT + widths.iter().map(|width| width + 2).sum::<usize>();
         writeln!(f, "\n{}", "─".repeat(rule))?;

@@ -62,7 +62,7 @@ pub(super) async fn run(
     n: u64,
     stall: Duration,
 ) -> Option<Trial> {
-    let key = subject.key(format_args!("{strike:?}-{n}"));
+    let key = subject.key(format_args!("trial-{n}"));
     subject.before_each(&lane.direct).await;
     let before = subject.effects(&lane.direct).await;
     let victim = lane.victim(subject, 1).await;

@@ -108,7 +108,7 @@ impl Wire {
         let probe = uuid::Uuid::new_v4().to_string();
         let connection = self.idempotency.connection().await?;
         let notify = self.idempotency.query(&self.idempotency.outbox_statements().probe).bind(&probe);
-        self.idempotency.execute(connection, notify).await.map_err(|error| self.idempotency.refused(error))?;
+        self.idempotency.execute(connection, notify).await.map_err(|error| self.idempotency.not_executed(error))?;
         let arrives = async {
             while let Some(notification) = listener.try_recv().await? {
                 if notification.payload() == probe {

@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager;
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::outbox::statements::BEGIN;
-use crate::postgres::transaction::{unlogged, within};
+use crate::postgres::connection::{unlogged, within};
 
 /// One that is dropped before it is committed takes its connection with it: it may stand in the middle of an answer.
 pub(in crate::outbox) struct Transaction<'a> {
@@ -24,7 +24,7 @@ impl<'a> Transaction<'a> {
         let mut transaction = Self { idempotency, connection, reusable: false };
         let limit = idempotency.settings().connection_timeout;
         let begin = PgTransactionManager::begin(&mut transaction.connection, Some(BEGIN.into_sql_str()));
-        within(limit, begin).await.map_err(|error| idempotency.refused(error))?;
+        within(limit, begin).await.map_err(|error| idempotency.not_executed(error))?;
         Ok(transaction)
     }
 
@@ -34,7 +34,7 @@ impl<'a> Transaction<'a> {
     ) -> Result<Vec<PgRow>, Error> {
         let limit = self.idempotency.settings().connection_timeout;
         let rows = within(limit, unlogged(statement.fetch_all(&mut *self.connection))).await;
-        rows.map_err(|error| self.idempotency.refused(error))
+        rows.map_err(|error| self.idempotency.not_executed(error))
     }
 
     pub(in crate::outbox) async fn execute(
@@ -43,13 +43,13 @@ impl<'a> Transaction<'a> {
     ) -> Result<u64, Error> {
         let limit = self.idempotency.settings().connection_timeout;
         let executed = within(limit, unlogged(statement.execute(&mut *self.connection))).await;
-        executed.map(|executed| executed.rows_affected()).map_err(|error| self.idempotency.refused(error))
+        executed.map(|executed| executed.rows_affected()).map_err(|error| self.idempotency.not_executed(error))
     }
 
     pub(in crate::outbox) async fn commit(mut self) -> Result<(), Error> {
         let limit = self.idempotency.settings().connection_timeout;
         let committed = within(limit, PgTransactionManager::commit(&mut self.connection)).await;
-        committed.map_err(|error| self.idempotency.refused(error))?;
+        committed.map_err(|error| self.idempotency.not_executed(error))?;
         self.reusable = true;
         Ok(())
     }
@@ -71,5 +71,5 @@ pub(super) async fn rows(
 ) -> Result<Vec<PgRow>, Error> {
     let limit = idempotency.settings().connection_timeout;
     let rows = within(limit, unlogged(statement.fetch_all(&mut **connection))).await;
-    rows.inspect_err(|_| connection.close_on_drop()).map_err(|error| idempotency.refused(error))
+    rows.inspect_err(|_| connection.close_on_drop()).map_err(|error| idempotency.not_executed(error))
 }
