@@ -135,7 +135,7 @@ pub async fn order_steadily(producer: &impl Producer, time: Duration) -> Result<
 /// What a peer's program prints, and what we measure of ourselves.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Measured {
-    /// Messages a second out of a backlog, each settled.
+    /// Messages a second out of a backlog, until the last one is picked up.
     pub drained: f64,
     /// Transactions for one of these messages.
     pub commits: f64,

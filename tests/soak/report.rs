@@ -6,6 +6,7 @@ use crate::arguments::Arguments;
 use crate::faults::Faults;
 use crate::fleet::Fleet;
 use crate::ledger::{Kind, Ledger, Verdict};
+use crate::messages;
 use crate::provider::Provider;
 
 /// How many violations are shown.
@@ -32,6 +33,7 @@ pub(crate) fn summary(
     faults: &Faults,
     provider: &Provider,
     fleet: &Fleet,
+    messages: &messages::Totals,
     verdict: &Verdict,
 ) {
     println!("\n{arguments}; took {} s", elapsed.as_secs());
@@ -45,6 +47,13 @@ pub(crate) fn summary(
         Some(hours) => line("  furthest clock of a server, in hours", hours),
         None => println!("  (the servers' clocks were right)"),
     }
+    println!();
+    line("messages, each with its order", messages.sent);
+    line("  received", messages.received);
+    line("  received again", messages.repeated);
+    line("  received in the order of their group", messages.in_order);
+    line("  that end their process, dead after their attempts", messages.poison_dead);
+    line("  others dead after their attempts", messages.others_dead);
     promises(ledger, verdict);
 }
 

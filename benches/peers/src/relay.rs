@@ -69,8 +69,8 @@ pub(crate) async fn measure(size: Size, url: &str) -> Result<()> {
     let begin = Instant::now();
     let client = start(&pool, &receiver).await?;
     receiver.until(size.backlog).await?;
-    client.shutdown(Duration::from_secs(30)).await;
     let drained = size.backlog as f64 / begin.elapsed().as_secs_f64();
+    client.shutdown(Duration::from_secs(30)).await;
     let wal_bytes = (wal_position(&direct).await? - before.1) as f64 / size.backlog as f64;
     let commits = (transactions(&direct).await? - before.0) as f64 / size.backlog as f64;
 

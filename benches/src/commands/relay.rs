@@ -92,8 +92,8 @@ async fn measure_own(database: &TestDatabase, size: Size, progress: &Progress) -
     let begin = Instant::now();
     let relay = start(&idempotency, &receiver)?;
     receiver.until(size.backlog).await?;
-    relay.stop().await;
     let drained = size.backlog as f64 / begin.elapsed().as_secs_f64();
+    relay.stop().await;
     let wal_bytes = (wal_position(&direct).await? - before.1) as f64 / size.backlog as f64;
     let commits = (transactions(&direct).await? - before.0) as f64 / size.backlog as f64;
 
