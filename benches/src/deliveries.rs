@@ -29,15 +29,20 @@ pub struct Size {
     /// Messages that are picked up one by one.
     pub picked_up: u64,
     /// How long orders come as fast as they can.
+    pub crowded: Duration,
+    /// How long orders come at [`RATE`].
     pub steady: Duration,
 }
+
+/// Orders a second of a steady load.
+pub const RATE: u32 = 500;
 
 impl Size {
     /// For a number that means something, or for a smoke test.
     #[must_use]
     pub fn of(quick: bool) -> Self {
-        let (backlog, picked_up, steady) = if quick { (200, 20, 1) } else { (20_000, 500, 20) };
-        Self { backlog, picked_up, steady: Duration::from_secs(steady) }
+        let (backlog, picked_up, crowded, steady) = if quick { (200, 20, 1, 2) } else { (20_000, 500, 10, 60) };
+        Self { backlog, picked_up, crowded: Duration::from_secs(crowded), steady: Duration::from_secs(steady) }
     }
 }
 
@@ -110,7 +115,7 @@ pub async fn pick_up(producer: &impl Producer, receiver: &Receiver, count: u64) 
 ///
 /// # Errors
 /// If one fails.
-pub async fn order_steadily(producer: &impl Producer, time: Duration) -> Result<u64> {
+pub async fn order_as_fast_as_possible(producer: &impl Producer, time: Duration) -> Result<u64> {
     let begin = Instant::now();
     let numbers = Arc::new(AtomicU64::new(1 << 40));
     let mut clients = JoinSet::new();
@@ -132,6 +137,33 @@ pub async fn order_steadily(producer: &impl Producer, time: Duration) -> Result<
     Ok(made)
 }
 
+/// Orders at [`RATE`] for `time`, and asks once a second how many rows are dead. The most there were.
+///
+/// # Errors
+/// If an order fails.
+pub async fn order_steadily(
+    producer: &impl Producer,
+    time: Duration,
+    mut dead_rows: impl AsyncFnMut() -> Result<i64>,
+) -> Result<i64> {
+    let (mut clock, mut orders, mut most) = (tokio::time::interval(Duration::from_secs(1) / RATE), JoinSet::new(), 0);
+    for number in 0..time.as_secs() * u64::from(RATE) {
+        clock.tick().await;
+        let producer = producer.clone();
+        orders.spawn(async move { producer.order((1 << 50) + number.cast_signed()).await });
+        while let Some(ordered) = orders.try_join_next() {
+            ordered??;
+        }
+        if number % u64::from(RATE) == 0 {
+            most = dead_rows().await?.max(most);
+        }
+    }
+    while let Some(ordered) = orders.join_next().await {
+        ordered??;
+    }
+    Ok(most)
+}
+
 /// What a peer's program prints, and what we measure of ourselves.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Measured {
@@ -147,6 +179,6 @@ pub struct Measured {
     pub ordered: f64,
     /// How many of these had not been delivered when the last one was made.
     pub behind: u64,
-    /// Dead rows after that, in all tables of the system.
+    /// The most dead rows under a steady load, in all tables of the system.
     pub dead_rows: i64,
 }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use awa::{Client, InsertOpts, JobArgs, JobError, JobResult, QueueConfig};
 use idem_benches::Result;
-use idem_benches::deliveries::{LIMIT, Measured, Producer, Receiver, Size, order_steadily, pick_up};
+use idem_benches::deliveries::{
+    LIMIT, Measured, Producer, Receiver, Size, order_as_fast_as_possible, order_steadily, pick_up,
+};
 use idem_benches::stage::CONNECTIONS;
 use peers_sqlx::PgPool;
 use peers_sqlx::postgres::PgPoolOptions;
@@ -60,7 +62,8 @@ pub(crate) async fn measure(size: Size, url: &str) -> Result<()> {
     let receiver = Receiver::default();
     println!("awa: a backlog");
     for part in (0..size.backlog.cast_signed()).collect::<Vec<_>>().chunks(1_000) {
-        let jobs = part.iter().map(|number| awa::model::insert::params_with(&AnnounceOrder { number: *number }, options()));
+        let jobs =
+            part.iter().map(|number| awa::model::insert::params_with(&AnnounceOrder { number: *number }, options()));
         awa::insert_many(&direct, &jobs.collect::<std::result::Result<Vec<_>, _>>()?).await?;
     }
     peers_sqlx::raw_sql("VACUUM ANALYZE").execute(&direct).await?;
@@ -83,15 +86,17 @@ pub(crate) async fn measure(size: Size, url: &str) -> Result<()> {
     println!("awa: as fast as they come");
     let before = receiver.count();
     let begin = Instant::now();
-    let made = order_steadily(&shop, size.steady).await?;
+    let made = order_as_fast_as_possible(&shop, size.crowded).await?;
     let ordered = made as f64 / begin.elapsed().as_secs_f64();
     let behind = made - (receiver.count() - before);
     receiver.until(before + made).await?;
-    client.shutdown(Duration::from_secs(30)).await;
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
-    let dead_rows = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables \
+
+    println!("awa: at a steady rate");
+    let dead = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables \
                      WHERE schemaname LIKE 'awa%'";
-    let dead_rows = peers_sqlx::query_scalar(dead_rows).fetch_one(&direct).await?;
+    let ask = async || Ok(peers_sqlx::query_scalar(dead).fetch_one(&direct).await?);
+    let dead_rows = order_steadily(&shop, size.steady, ask).await?;
+    client.shutdown(Duration::from_secs(30)).await;
     let measured = Measured { drained, commits, wal_bytes, pick_up, ordered, behind, dead_rows };
     println!("{}", serde_json::to_string(&measured)?);
     Ok(())
