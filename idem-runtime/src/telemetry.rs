@@ -133,7 +133,8 @@ impl Drop for Telemetry {
     }
 }
 
-fn log(handler: &'static str, error: &Error) {
+/// Tells of an error in the words and at the level that it deserves.
+pub(crate) fn log(handler: &'static str, error: &Error) {
     match error {
         Error::MissingKey { .. }
         | Error::InvalidKey(_)

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use idem_runtime::{Error, Idempotency, IdempotencyKey, Operation, Tx, idempotent};
-use idem_testing::ExternalCalls;
+use idem_testing::{ExternalCalls, ProviderDown};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgPool};
 
@@ -101,6 +101,7 @@ struct Order {
 }
 
 enum Failure {
+    Provider,
     OutOfStock,
     Taken,
     Database(sqlx::Error),
@@ -113,6 +114,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ProviderDown> for Failure {
+    fn from(_: ProviderDown) -> Self {
+        Self::Provider
+    }
+}
+
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(error)
@@ -122,6 +129,7 @@ impl From<sqlx::Error> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         match self {
+            Self::Provider => StatusCode::BAD_GATEWAY.into_response(),
             Self::OutOfStock => (StatusCode::PAYMENT_REQUIRED, "out of stock").into_response(),
             Self::Taken => (StatusCode::CONFLICT, "this address is taken").into_response(),
             Self::Operation(error) => error.into_response(),
@@ -230,7 +238,7 @@ async fn checkout(
         .await?;
     let charge: String = op
         .step("charge", async |key: IdempotencyKey| {
-            provider.record(key.as_str());
+            provider.call(key.as_str())?;
             Ok::<_, Failure>(format!("charge of order {order}"))
         })
         .await?;

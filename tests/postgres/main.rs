@@ -2,6 +2,7 @@
 
 mod completer;
 mod contract;
+mod endings;
 mod environment;
 mod faults;
 mod functions;

@@ -207,6 +207,7 @@ impl Claim {
     /// tried.
     async fn begin(&self) -> Result<(Tx, Mark), Error> {
         let begin = Begin {
+            handler: self.handler,
             key: self.key.clone(),
             mark: Mark::of_key(self.lock),
             isolation: self.isolation,

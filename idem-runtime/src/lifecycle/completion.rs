@@ -108,17 +108,9 @@ impl Tx {
 
 impl Claim {
     async fn release(&self, mut tx: Tx, mark: &Mark) -> Result<Ended, Error> {
-        let (conflict, savepoints) = (tx.met_conflict(), tx.depth() > 1);
+        let conflict = tx.met_conflict();
         match tx.roll_back_and(mark, "").await {
-            Ok(()) => {
-                if savepoints {
-                    tracing::warn!(
-                        handler = self.handler,
-                        "a savepoint was left open, and was rolled back with the transaction"
-                    );
-                }
-                tx.finish();
-            }
+            Ok(()) => tx.finish(),
             Err(NotEnded::Escaped(escape)) => return Err(self.escaped(tx, escape).await),
             Err(NotEnded::Untidy(untidy)) => {
                 tracing::error!(handler = self.handler, "{untidy}");

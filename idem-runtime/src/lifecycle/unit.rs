@@ -4,6 +4,7 @@ use std::any::Any;
 use std::panic::resume_unwind;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::claim::{Claim, Free, Standing};
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::idempotency::Running;
 use crate::postgres::ending::Untidy;
 use crate::postgres::transaction::Stopped;
+use crate::telemetry;
 
 /// One transaction, or an operation of several.
 pub(crate) trait Unit: Send + Sized + 'static {
@@ -163,13 +165,16 @@ impl<U: Unit> Held<U> {
         if self.outlives_its_caller {
             return inner.end(verdict).await;
         }
-        let idempotency = inner.claim.idempotency.clone();
-        match tokio::spawn(inner.end(verdict)).await {
-            Ok(ended) => ended,
-            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            // The Tokio runtime shuts down.
-            Err(_) => Err(idempotency.outcome_unknown()),
-        }
+        let (handler, idempotency) = (inner.claim.handler, inner.claim.idempotency.clone());
+        let (answer, ended) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Err(Err(error)) = answer.send(inner.end(verdict).await) {
+                // Nobody waits for it any more.
+                telemetry::log(handler, &error);
+            }
+        });
+        // Without an answer the Tokio runtime shuts down.
+        ended.await.unwrap_or_else(|_| Err(idempotency.outcome_unknown()))
     }
 }
 
@@ -201,6 +206,7 @@ impl<U: Unit> Drop for Held<U> {
         // Without a runtime the connection is closed, and Postgres rolls back what is open.
         if let (Some(inner), Ok(runtime)) = (self.inner.take(), Handle::try_current()) {
             runtime.spawn(async move {
+                // The ending that finds something tells of it.
                 let _ = inner.end(Verdict::Release).await;
             });
         }

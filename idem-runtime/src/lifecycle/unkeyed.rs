@@ -35,6 +35,7 @@ impl Unkeyed {
         let _running = self.idempotency.count_in();
         attached.wait_for_room().await?;
         let begin = Begin {
+            handler: self.handler,
             key: IdempotencyKey::random(),
             mark: Mark::of_its_own(),
             isolation: self.isolation,

@@ -16,6 +16,7 @@ impl Operation {
             leased => {
                 self.hold = leased;
                 let begin = Begin {
+                    handler: self.claim.handler,
                     key: self.claim.key.clone(),
                     mark: Mark::of_its_own(),
                     isolation: self.claim.isolation,

@@ -128,7 +128,12 @@ impl Tx {
         match self.depth() {
             0 => return Err(self.ended_by_sqlx(mark).await),
             1 => {}
-            _ if then.is_empty() => {}
+            _ if then.is_empty() => {
+                tracing::warn!(
+                    handler = self.handler(),
+                    "a savepoint was left open, and is rolled back with the transaction"
+                );
+            }
             _ => return Err(self.left_savepoint(mark).await),
         }
         self.drain().await?;

@@ -59,6 +59,8 @@ pub struct Tx {
     connection: PoolConnection<Postgres>,
     idempotency: Idempotency,
     key: IdempotencyKey,
+    /// For the log.
+    handler: &'static str,
     mark: Mark,
     seen: Seen,
     /// Whether the handler has had the connection in its hands.
@@ -90,6 +92,7 @@ impl Seen {
 
 /// How the transaction of a claim is begun.
 pub(crate) struct Begin {
+    pub(crate) handler: &'static str,
     pub(crate) key: IdempotencyKey,
     pub(crate) mark: Mark,
     pub(crate) isolation: Option<Isolation>,
@@ -113,6 +116,7 @@ impl Tx {
             connection,
             idempotency: idempotency.clone(),
             key: begin.key.clone(),
+            handler: begin.handler,
             mark: begin.mark.clone(),
             seen: Seen::default(),
             used: false,
@@ -131,6 +135,10 @@ impl Tx {
 
     pub(crate) fn idempotency(&self) -> &Idempotency {
         &self.idempotency
+    }
+
+    pub(crate) fn handler(&self) -> &'static str {
+        self.handler
     }
 
     /// What the transaction was marked with when it began.

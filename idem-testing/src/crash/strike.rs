@@ -57,6 +57,11 @@ impl Strike {
         words.iter().copied().map(Strike::Refused).chain(words.iter().copied().map(Strike::Denied)).collect()
     }
 
+    /// Whether a pooler puts another server in the place of the one that had the transaction, and says so with an error alone.
+    pub(super) fn exchanges_session(self) -> bool {
+        matches!(self, Strike::Refused(Word::ServerLost { .. }) | Strike::Denied(Word::ServerLost { .. }))
+    }
+
     pub(super) fn fault(self, n: u64, stall: Duration) -> Fault {
         let (place, action) = match self {
             Strike::CutBefore => (Place::Frontend(n), Action::Cut),
@@ -83,6 +88,20 @@ impl Strike {
 
     pub(super) fn is_stall(self) -> bool {
         matches!(self, Strike::Stalled | Strike::AnswerStalled)
+    }
+
+    /// Simple faults explain a finding better than odd ones.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Strike::CutOff => 0,
+            Strike::AnswerLost => 1,
+            Strike::CutBefore => 2,
+            Strike::BackendKilled => 3,
+            Strike::Stalled => 4,
+            Strike::AnswerStalled => 5,
+            Strike::Refused(_) => 6,
+            Strike::Denied(_) => 7,
+        }
     }
 
     /// The table's column: the words share two.
