@@ -101,20 +101,12 @@ async fn soak(arguments: Arguments) -> Result<bool, Failure> {
     watching.abort();
     sabotage(arguments.sabotage, &direct, &ledger, &provider).await?;
     let (outbox, received) = (messages::outbox(&direct).await?, provider.received());
+    verdict.messages = messages::totals(&outbox, &received);
     verdict.add(messages::violations(&outbox, &received, &effects(&direct, &provider).await?.orders));
     verdict.add(ledger.violations(&effects(&direct, &provider).await?));
     verdict.add(ledger.stuck());
     verdict.add(open_transactions(&direct).await?);
-    report::summary(
-        &arguments,
-        begin.elapsed(),
-        &ledger,
-        &faults,
-        &provider,
-        &fleet,
-        &messages::totals(&outbox, &received),
-        &verdict,
-    );
+    report::summary(&arguments, begin.elapsed(), &ledger, &faults, &provider, &fleet, &verdict);
     fleet.stop().await;
     if !verdict.holds() {
         println!("the servers' logs are kept in {}", directory.keep().display());

@@ -6,7 +6,6 @@ use crate::arguments::Arguments;
 use crate::faults::Faults;
 use crate::fleet::Fleet;
 use crate::ledger::{Kind, Ledger, Verdict};
-use crate::messages;
 use crate::provider::Provider;
 
 /// How many violations are shown.
@@ -33,7 +32,6 @@ pub(crate) fn summary(
     faults: &Faults,
     provider: &Provider,
     fleet: &Fleet,
-    messages: &messages::Totals,
     verdict: &Verdict,
 ) {
     println!("\n{arguments}; took {} s", elapsed.as_secs());
@@ -48,6 +46,7 @@ pub(crate) fn summary(
         None => println!("  (the servers' clocks were right)"),
     }
     println!();
+    let messages = &verdict.messages;
     line("messages, each with its order", messages.sent);
     line("  received", messages.received);
     line("  received again", messages.repeated);
