@@ -275,6 +275,44 @@ async fn what_a_killed_process_had_under_way_is_delivered_by_others() {
     }
 }
 
+/// What may have killed a process is tried alone, and must hold back the rest no longer than it takes to kill another one.
+#[tokio::test]
+async fn suspects_that_hang_hold_back_nobody_for_long_and_keep_to_their_limit() {
+    let world = World::start().await;
+    world.send((0..3).map(|number| letter("slow", &format!("s{number}"), "x"))).await;
+    world.run("UPDATE idem.outbox SET suspect = true, attempts = 1").await;
+    let (seen, flying) = (Seen::default(), Arc::new(Mutex::new((0, 0))));
+    let slow = {
+        let (seen, flying) = (seen.clone(), Arc::clone(&flying));
+        move |message: Message| {
+            seen.note(&message);
+            let flying = Arc::clone(&flying);
+            async move {
+                {
+                    let mut flying = flying.lock().unwrap();
+                    flying.0 += 1;
+                    flying.1 = flying.1.max(flying.0);
+                }
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                flying.lock().unwrap().0 -= 1;
+                Ok::<_, String>(())
+            }
+        }
+    };
+    let quick = Seen::default();
+    let relay = world.idempotency.relay().on("slow", slow).limit(1).on("quick", quick.handler());
+    let relay = relay.start().expect("a relay");
+    world.until("a suspect", async |_| seen.names().len() == 1).await;
+    let begin = Instant::now();
+    world.send((0..40).map(|number| letter("quick", &format!("q{number}"), "x"))).await;
+    world.send([letter("slow", "s3", "x")]).await;
+    world.until("the quick ones", async |_| quick.names().len() == 40).await;
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    world.until_settled().await;
+    relay.stop().await;
+    assert_eq!((seen.names().len(), flying.lock().unwrap().1), (4, 1));
+}
+
 // Failures whose texts cannot be stored.
 
 async fn database_with_encoding(encoding: &str) -> TestDatabase {

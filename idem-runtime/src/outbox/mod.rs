@@ -64,7 +64,7 @@ impl<'a> Outbox<'a> {
     ///
     /// So that there is such an order, the writers of a group take turns: `send` waits while another transaction that has sent to
     /// the group is open. Send late in the handler, and what is sent to several groups in one order everywhere (sorted, for
-    /// example). Two transactions that wait for each other, for two groups or for a group and a row, are a deadlock: Postgres ends
+    /// example): a process that stalls meanwhile holds up the group for as long as the handler's `lease`. Two transactions that wait for each other, for two groups or for a group and a row, are a deadlock: Postgres ends
     /// one of them after its `deadlock_timeout` (1 s), it is answered with 503, and the client's retry runs.
     #[must_use]
     pub fn group(mut self, group: &'a str) -> Self {

@@ -136,7 +136,10 @@ const POLL: &str = "\
                  AND o.deliver_at {<=} pg_catalog.statement_timestamp())) AS due, \
            EXISTS (SELECT FROM {outbox} AS o \
                    WHERE o.suspect AND o.delivered_at IS NULL AND o.failure IS NULL AND o.taken_by IS NULL \
-                     AND o.deliver_at {<=} pg_catalog.statement_timestamp() AND ($2 OR o.topic {=} ANY ($1))) AS suspects";
+                     AND o.deliver_at {<=} pg_catalog.statement_timestamp() \
+                     AND (($2 AND o.topic {<>} ALL ($3)) OR o.topic {=} ANY ($1)) \
+                     AND (o.group_key IS NULL OR NOT EXISTS ( \
+                         SELECT FROM {outbox} AS b WHERE b.group_key {=} o.group_key AND b.taken_by IS NOT NULL))) AS suspects";
 
 /// Each topic costs one look into the index, however many messages it has.
 const TOPICS: &str = "\
@@ -186,7 +189,7 @@ const TAKE_SUSPECT: &str = "\
     WITH chosen AS MATERIALIZED ( \
         SELECT o.id, o.attempts FROM {outbox} AS o \
         WHERE o.suspect AND {pending} AND o.taken_by IS NULL AND o.deliver_at <= statement_timestamp() \
-          AND ($1::text[] IS NULL OR o.topic = ANY ($1::text[])) \
+          AND ($1::text[] IS NULL OR o.topic = ANY ($1::text[])) AND o.topic <> ALL ($4::text[]) \
           AND (o.group_key IS NULL OR NOT EXISTS ( \
               SELECT FROM {outbox} AS b WHERE b.group_key = o.group_key AND b.id <> o.id AND b.taken_by IS NOT NULL)) \
         ORDER BY o.deliver_at LIMIT 1 FOR UPDATE SKIP LOCKED), \

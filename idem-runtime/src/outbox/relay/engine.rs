@@ -267,6 +267,7 @@ impl Engine {
         }
         let (topics, _): (Vec<_>, Vec<_>) = self.routes.places(others).into_iter().unzip();
         let poll = idempotency.query(&statements.poll).bind(topics).bind(self.routes.takes_any());
+        let poll = poll.bind(self.routes.full());
         let found = rows(idempotency, &mut connection, poll).await?;
         drop(connection);
         let row = found.first().ok_or(Error::Database(sqlx::Error::RowNotFound))?;
@@ -313,7 +314,9 @@ impl Engine {
         };
         self.landed.clear();
         (self.adopt, self.pace.asleep) = (false, false);
-        self.suspects.clearing_since = None;
+        if want == Want::Suspect {
+            self.suspects.clearing_since = None;
+        }
         self.begin_deliveries(identity, want, &rows)
     }
 
@@ -426,7 +429,8 @@ impl Round<'_> {
             Want::Nothing => {}
             Want::Suspect => {
                 let take = idempotency.query(&statements.take_suspect).bind(engine.routes.topics());
-                rows.taken.extend(transaction.rows(take.bind(identity.id).bind(engine.attempts())).await?);
+                let take = take.bind(identity.id).bind(engine.attempts()).bind(engine.routes.full());
+                rows.taken.extend(transaction.rows(take).await?);
             }
             Want::Messages => {
                 let places = self.places(&mut transaction).await?;

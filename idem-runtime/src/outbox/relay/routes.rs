@@ -73,6 +73,13 @@ impl Routes {
         places.map(|(topic, places)| (topic, places.cast_signed())).collect()
     }
 
+    /// The topics whose places are all taken.
+    pub(super) fn full(&self) -> Vec<String> {
+        let is_full = |topic: &str, count: u32| self.of(topic).is_none_or(|route| count >= route.limit);
+        let full = self.under_way.iter().filter(|(topic, count)| is_full(topic, **count));
+        full.map(|(topic, _)| topic.to_string()).collect()
+    }
+
     fn of_any(&self) -> usize {
         self.under_way
             .iter()
