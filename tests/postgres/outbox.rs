@@ -247,12 +247,13 @@ async fn whatever_the_receiver_says_a_message_becomes_a_dead_letter() {
 
 #[tokio::test]
 async fn a_relay_that_dies_after_taking_a_message_costs_time_and_nothing_else() {
-    let (_database, process, receiver) = start().await;
+    let (database, process, receiver) = start().await;
     process.order("a", &["held"], None, 201).await;
     let (taken, was_taken) = tokio::sync::oneshot::channel();
     let taken = Mutex::new(Some(taken));
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let idempotency = process.idempotency.clone();
+    // A pool of its own: connections belong to the runtime that opened them.
+    let idempotency = Process::over(&database).idempotency;
     dying.spawn(async move {
         let relay = idempotency.relay().on_any(move |_| {
             if let Some(taken) = taken.lock().unwrap().take() {

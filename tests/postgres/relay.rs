@@ -96,7 +96,7 @@ struct World {
 fn settings(pool: &PgPool) -> Builder {
     Idempotency::builder(pool.clone())
         .relay_interval(Duration::from_millis(20))
-        .relay_lease(Duration::from_secs(1))
+        .relay_lease(Duration::from_secs(6))
         .delivery_attempts(2)
 }
 
@@ -424,7 +424,7 @@ async fn a_hanging_delivery_holds_back_nothing_else_56() {
 /// A delivery that outlasts the lease is not begun again: the lease is the process's, not the message's.
 #[tokio::test]
 async fn a_long_delivery_is_not_begun_twice_while_its_relay_lives() {
-    let world = World::start().await;
+    let world = World::with(|builder| builder.relay_lease(Duration::from_secs(1))).await;
     let seen = Seen::default();
     let handler = {
         let seen = seen.clone();
@@ -692,6 +692,50 @@ async fn a_group_with_a_long_backlog_holds_back_no_other_and_is_drained_in_order
     relay.stop().await;
 }
 
+/// A report that runs for hours keeps what is delivered from being vacuumed away. Looking for messages must not become dearer and
+/// dearer meanwhile, and old ones must still be found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_stays_open_makes_the_relay_no_slower() {
+    for catch_all in [false, true] {
+        let world = World::start().await;
+        let mut report = world.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("a report");
+        sqlx::query("SELECT count(*) FROM idem.outbox").execute(&mut *report).await.expect("its snapshot");
+        let fill = |from: u32, to: u32| {
+            format!(
+                "INSERT INTO idem.outbox (topic, dedupe_key, payload) \
+                 SELECT 'mail', n::text, '1' FROM generate_series({from}, {to}) AS n"
+            )
+        };
+        world.run(&fill(1, 100_000)).await;
+        world.run("UPDATE idem.outbox SET delivered_at = clock_timestamp(), payload = NULL").await;
+        world.run(&fill(100_001, 103_000)).await;
+        let seen = Seen::default();
+        let relay = world.idempotency.relay().limit(100);
+        let relay = if catch_all { relay.on_any(seen.handler()) } else { relay.on("mail", seen.handler()) };
+        let relay = relay.start().expect("a relay");
+        world.until("deliveries", async |_| seen.names().len() == 3_000).await;
+        // Sessions report what they have read a second later at the latest.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_ready'";
+        let read = world.number(read).await;
+        println!("{read} entries read to take 3,000 messages behind 100,000 dead ones, 100 at a time");
+        assert!(read < 4_000_000, "{read} entries read");
+        // One that was written long ago and is committed now, and one of a topic that nobody has seen.
+        world
+            .run(
+                "INSERT INTO idem.outbox (topic, dedupe_key, payload, deliver_at) \
+                 VALUES ('mail', 'late', '1', clock_timestamp() - interval '1 hour')",
+            )
+            .await;
+        if catch_all {
+            world.send([letter("new", "new", "x")]).await;
+        }
+        world.until_settled().await;
+        relay.stop().await;
+        report.rollback().await.expect("its end");
+    }
+}
+
 // Deduplication.
 
 #[tokio::test]
@@ -915,7 +959,8 @@ async fn no_statement_of_the_outbox_can_be_led_astray_by_the_search_path() {
             FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS args, pg_get_function_result(p.oid) AS result
                      FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND NOT p.proretset
                        AND p.proname IN ('clock_timestamp', 'statement_timestamp', 'make_interval', 'random', 'power',
-                                         'pg_notify', 'pg_advisory_xact_lock', 'current_setting')
+                                         'pg_notify', 'pg_advisory_xact_lock', 'current_setting', 'set_config',
+                                         'to_timestamp')
             LOOP
                 EXECUTE format('CREATE FUNCTION hostile.%I(%s) RETURNS %s LANGUAGE plpgsql AS
                                 ''BEGIN RAISE EXCEPTION ''''led astray''''; END''', f.proname, f.args, f.result);
@@ -925,7 +970,8 @@ async fn no_statement_of_the_outbox_can_be_led_astray_by_the_search_path() {
                 ('=', 'timestamptz', 'timestamptz', 'boolean'), ('=', 'boolean', 'boolean', 'boolean'),
                 ('=', 'tid', 'tid', 'boolean'), ('<>', 'text', 'text', 'boolean'), ('<', 'bigint', 'bigint', 'boolean'),
                 ('<=', 'timestamptz', 'timestamptz', 'boolean'), ('>', 'timestamptz', 'timestamptz', 'boolean'),
-                ('>', 'text', 'text', 'boolean'), ('+', 'integer', 'integer', 'integer'),
+                ('>', 'text', 'text', 'boolean'), ('>=', 'timestamptz', 'timestamptz', 'boolean'),
+                ('<>', 'bigint', 'bigint', 'boolean'), ('+', 'integer', 'integer', 'integer'),
                 ('-', 'timestamptz', 'interval', 'timestamptz'), ('+', 'numeric', 'double precision', 'double precision')
             ) AS v (n, l, r, b)
             LOOP

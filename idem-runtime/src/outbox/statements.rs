@@ -131,8 +131,9 @@ const PROBE: &str = "SELECT pg_catalog.pg_notify('{channel}', $1)";
 
 /// A comparison with `clock_timestamp()` would read an index from end to end: it may change from row to row.
 const POLL: &str = "\
-    SELECT EXISTS (SELECT FROM pg_catalog.unnest($1) AS t (topic) WHERE EXISTS ( \
+    SELECT EXISTS (SELECT FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($4)) AS t (topic, floor) WHERE EXISTS ( \
                SELECT FROM {outbox} AS o WHERE o.topic {=} t.topic AND {ready} \
+                 AND o.deliver_at {>=} pg_catalog.to_timestamp(t.floor) \
                  AND o.deliver_at {<=} pg_catalog.statement_timestamp())) AS due, \
            EXISTS (SELECT FROM {outbox} AS o \
                    WHERE o.suspect AND o.delivered_at IS NULL AND o.failure IS NULL AND o.taken_by IS NULL \
@@ -155,9 +156,10 @@ const TOPICS: &str = "\
 /// whose attempts are used up dies: the process that made the last one did not live to say so.
 const TAKE: &str = "\
     WITH due AS MATERIALIZED ( \
-        SELECT d.*, w.places FROM unnest($1::text[], $4::int4[]) AS w (topic, places) CROSS JOIN LATERAL ( \
+        SELECT d.*, w.places FROM unnest($1::text[], $4::int4[], $6::float8[]) AS w (topic, places, floor) CROSS JOIN LATERAL ( \
             SELECT o.id, o.topic, o.group_key, o.attempts, o.deliver_at FROM {outbox} AS o \
-            WHERE o.topic = w.topic AND {ready} AND o.deliver_at <= statement_timestamp() \
+            WHERE o.topic = w.topic AND {ready} \
+              AND o.deliver_at >= to_timestamp(w.floor) AND o.deliver_at <= statement_timestamp() \
             ORDER BY o.deliver_at LIMIT w.places + $5::int4 FOR UPDATE SKIP LOCKED) AS d), \
     judged AS MATERIALIZED ( \
         SELECT d.*, \
@@ -182,7 +184,7 @@ const TAKE: &str = "\
             FROM judged AS j WHERE j.before IS NULL AND NOT j.busy) AS c \
         WHERE c.place <= c.places), \
     {taken_and_died} \
-    UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, count(*)::int4, 'aside' FROM aside HAVING count(*) > 0";
+    UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, count(*)::int4, 'aside', NULL FROM aside HAVING count(*) > 0";
 
 /// The same for one message that was under way when a relay died.
 const TAKE_SUSPECT: &str = "\
@@ -200,18 +202,19 @@ const TAKEN_AND_DIED: &str = "\
         UPDATE {outbox} AS o SET attempts = o.attempts + 1, taken_by = $2::int8 \
         WHERE o.id = ANY (ARRAY(SELECT c.id FROM chosen AS c WHERE c.attempts < $3::int4)) \
           AND EXISTS (SELECT FROM {relays} AS r WHERE r.id = $2::int8 AND r.lease_expires_at > clock_timestamp()) \
-        RETURNING o.id, o.topic, o.dedupe_key, o.group_key, o.payload, o.attempts), \
+        RETURNING o.id, o.topic, o.dedupe_key, o.group_key, o.payload, o.attempts, o.deliver_at), \
     died AS ( \
         UPDATE {outbox} AS o SET failure = CASE WHEN o.suspect \
             THEN 'the process that delivered it for the last time died or stopped answering' ELSE 'its attempts were used up' END \
         WHERE o.id = ANY (ARRAY(SELECT c.id FROM chosen AS c WHERE c.attempts >= $3::int4)) \
         RETURNING o.id, o.topic, o.group_key, o.attempts) \
-    SELECT t.id, t.topic, t.dedupe_key, t.group_key, t.payload, t.attempts, 'taken' AS what FROM taken AS t \
-    UNION ALL SELECT d.id, d.topic, NULL, d.group_key, NULL, d.attempts, 'died' FROM died AS d";
+    SELECT t.id, t.topic, t.dedupe_key, t.group_key, t.payload, t.attempts, 'taken' AS what, \
+           extract(epoch FROM t.deliver_at)::float8 AS since FROM taken AS t \
+    UNION ALL SELECT d.id, d.topic, NULL, d.group_key, NULL, d.attempts, 'died', NULL FROM died AS d";
 
 /// What this relay has taken and does not know of: the answer was lost.
 const ADOPT: &str = "\
-    SELECT id, topic, dedupe_key, group_key, payload, attempts, 'taken' AS what FROM {outbox} \
+    SELECT id, topic, dedupe_key, group_key, payload, attempts, 'taken' AS what, NULL::float8 AS since FROM {outbox} \
     WHERE taken_by IS NOT NULL AND taken_by = $1 AND id <> ALL ($2)";
 
 /// A delivery settles its message while it is the last one: a slow relay changes nothing of its successor's. A pause of 1 s,
@@ -293,7 +296,7 @@ impl OutboxStatements {
             ("{ready}", READY.to_owned()),
             ("{pending}", PENDING.to_owned()),
         ];
-        let operators = ["=", "<>", "<=", ">", "+", "-"];
+        let operators = ["=", "<>", "<=", ">=", ">", "+", "-"];
         let text = |template: &str| {
             let named = names.iter().fold(template.to_owned(), |sql, (name, value)| sql.replace(name, value));
             operators.iter().fold(named, |sql, operator| {

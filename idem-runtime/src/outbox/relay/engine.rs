@@ -1,6 +1,6 @@
 //! The relay's task: it takes, settles, looks and sleeps; it never waits for a delivery.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::delivery::{Landed, deliver, storable};
 use super::doorbell::Doorbell;
 use super::routes::{Places, Routes};
+use super::search::Search;
 use super::transaction::{Transaction, rows};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
@@ -54,6 +55,7 @@ pub(super) struct Engine {
     /// What the database refuses to settle.
     refused: Vec<Landed>,
     pace: Pace,
+    search: Search,
     suspects: Suspects,
     /// Messages may have been taken that the relay does not know of.
     adopt: bool,
@@ -128,6 +130,7 @@ impl Engine {
             landed: Vec::new(),
             refused: Vec::new(),
             pace,
+            search: Search::new(),
             suspects: Suspects::default(),
             adopt: false,
             crowded: false,
@@ -259,19 +262,27 @@ impl Engine {
     async fn poll(&mut self, identity: Identity) -> Result<(), Error> {
         let (idempotency, statements) = (&self.idempotency, self.idempotency.outbox_statements());
         let mut connection = idempotency.connection_to_repeat_on().await?;
-        let mut others = Vec::new();
-        if self.routes.takes_any() {
+        let (whole, begin) = (self.search.is_whole(), Instant::now());
+        let mut others = self.known_others();
+        if self.routes.takes_any() && whole {
             let topics = idempotency.query(&statements.topics).bind(self.routes.names());
             let found = rows(idempotency, &mut connection, topics).await?;
             others = found.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>().map_err(Error::Database)?;
         }
         let (topics, _): (Vec<_>, Vec<_>) = self.routes.places(others).into_iter().unzip();
+        let floors = self.search.floors(whole, &topics);
         let poll = idempotency.query(&statements.poll).bind(topics).bind(self.routes.takes_any());
-        let poll = poll.bind(self.routes.full());
+        let poll = poll.bind(self.routes.full()).bind(floors);
         let found = rows(idempotency, &mut connection, poll).await?;
         drop(connection);
+        self.search.took(whole, begin.elapsed());
         let row = found.first().ok_or(Error::Database(sqlx::Error::RowNotFound))?;
-        self.pace.look |= row.try_get::<bool, _>("due").map_err(Error::Database)?;
+        if row.try_get("due").map_err(Error::Database)? {
+            self.pace.look = true;
+            if whole {
+                self.search.look_at_everything();
+            }
+        }
         self.suspects.seen |= row.try_get::<bool, _>("suspects").map_err(Error::Database)?;
         let lingers = self.pace.quiet_since.elapsed() < LINGER;
         self.plan_next_poll(lingers);
@@ -281,6 +292,14 @@ impl Engine {
             (self.pace.next_poll, self.pace.pause) = (Instant::now(), SHORT_PAUSE);
         }
         Ok(())
+    }
+
+    /// Topics without a name of which messages have come.
+    fn known_others(&self) -> Vec<String> {
+        if !self.routes.takes_any() {
+            return Vec::new();
+        }
+        self.search.topics().filter(|topic| !self.routes.has_named(topic)).cloned().collect()
     }
 
     fn plan_next_poll(&mut self, lingers: bool) {
@@ -300,7 +319,7 @@ impl Engine {
 
     /// Settles what has ended and takes what is due.
     async fn round(&mut self, identity: Identity, want: Want) -> Result<(), Error> {
-        let round = Round { engine: self, identity, want }.run().await;
+        let round = Round { engine: self, identity, want, whole: self.search.is_whole() }.run().await;
         let rows = match round {
             Ok(rows) => rows,
             Err(error) => {
@@ -317,7 +336,27 @@ impl Engine {
         if want == Want::Suspect {
             self.suspects.clearing_since = None;
         }
+        self.note_search(&rows)?;
         self.begin_deliveries(identity, want, &rows)
+    }
+
+    fn note_search(&mut self, rows: &Rows) -> Result<(), Error> {
+        let Some(time) = rows.searched else { return Ok(()) };
+        self.search.took(rows.whole, time);
+        let mut oldest: HashMap<&str, f64> = HashMap::new();
+        for row in &rows.taken {
+            if let Some(since) = row.try_get("since").map_err(Error::Database)? {
+                let topic = row.try_get("topic").map_err(Error::Database)?;
+                oldest.entry(topic).and_modify(|oldest| *oldest = oldest.min(since)).or_insert(since);
+            }
+        }
+        for (topic, oldest) in oldest {
+            self.search.found(rows.whole, topic, oldest);
+        }
+        if rows.whole && self.routes.takes_any() {
+            self.search.retain(&rows.others);
+        }
+        Ok(())
     }
 
     fn begin_deliveries(&mut self, identity: Identity, want: Want, rows: &Rows) -> Result<(), Error> {
@@ -402,12 +441,19 @@ struct Round<'a> {
     engine: &'a Engine,
     identity: Identity,
     want: Want,
+    /// Whether it looks at everything.
+    whole: bool,
 }
 
 struct Rows {
     taken: Vec<PgRow>,
     /// How many messages fill the topic with the fewest places.
     least_places: usize,
+    /// How long the search took; `None` where nothing was looked for.
+    searched: Option<Duration>,
+    whole: bool,
+    /// What the search found to have messages, of topics without a name.
+    others: Vec<String>,
 }
 
 impl Round<'_> {
@@ -418,7 +464,8 @@ impl Round<'_> {
         if !engine.landed.is_empty() {
             settle(idempotency, &mut transaction, identity, engine.attempts(), &engine.landed).await?;
         }
-        let mut rows = Rows { taken: Vec::new(), least_places: usize::MAX };
+        let mut rows =
+            Rows { taken: Vec::new(), least_places: usize::MAX, searched: None, whole: self.whole, others: Vec::new() };
         if engine.adopt {
             let refused = engine.refused.iter().map(|landed| landed.id);
             let known: Vec<i64> = engine.flying.iter().copied().chain(refused).collect();
@@ -433,10 +480,13 @@ impl Round<'_> {
                 rows.taken.extend(transaction.rows(take).await?);
             }
             Want::Messages => {
-                let places = self.places(&mut transaction).await?;
+                let begin = Instant::now();
+                rows.others = self.others(&mut transaction).await?;
+                let places = engine.routes.places(rows.others.clone());
                 rows.least_places = places.iter().map(|(_, places)| *places as usize).min().unwrap_or(usize::MAX);
                 if !places.is_empty() {
                     rows.taken.extend(self.take(&mut transaction, places).await?);
+                    rows.searched = Some(begin.elapsed());
                 }
             }
         }
@@ -448,21 +498,23 @@ impl Round<'_> {
         Ok(rows)
     }
 
-    async fn places(&self, transaction: &mut Transaction<'_>) -> Result<Places, Error> {
-        let (engine, mut others) = (self.engine, Vec::new());
-        if engine.routes.takes_any() {
-            let topics = engine.idempotency.query(&engine.idempotency.outbox_statements().topics);
-            let rows = transaction.rows(topics.bind(engine.routes.names())).await?;
-            others = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>().map_err(Error::Database)?;
+    async fn others(&self, transaction: &mut Transaction<'_>) -> Result<Vec<String>, Error> {
+        let engine = self.engine;
+        if !engine.routes.takes_any() || !self.whole {
+            return Ok(engine.known_others());
         }
-        Ok(engine.routes.places(others))
+        let topics = engine.idempotency.query(&engine.idempotency.outbox_statements().topics);
+        let rows = transaction.rows(topics.bind(engine.routes.names())).await?;
+        rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>().map_err(Error::Database)
     }
 
     async fn take(&self, transaction: &mut Transaction<'_>, places: Places) -> Result<Vec<PgRow>, Error> {
         let (engine, (topics, places)): (_, (Vec<_>, Vec<_>)) = (self.engine, places.into_iter().unzip());
         let take = engine.idempotency.query(&engine.idempotency.outbox_statements().take);
+        let floors = engine.search.floors(self.whole, &topics);
         let take = take.bind(topics).bind(self.identity.id).bind(engine.attempts());
-        transaction.rows(take.bind(places).bind(if engine.crowded { CROWD } else { 0 })).await
+        let take = take.bind(places).bind(if engine.crowded { CROWD } else { 0 });
+        transaction.rows(take.bind(floors)).await
     }
 
     async fn admit_behind_the_dead(&self, transaction: &mut Transaction<'_>, rows: &[PgRow]) -> Result<(), Error> {

@@ -10,6 +10,7 @@ mod delivery;
 mod doorbell;
 mod engine;
 mod routes;
+mod search;
 mod transaction;
 
 use std::fmt;

@@ -50,6 +50,10 @@ impl Routes {
         self.named.keys().map(ToString::to_string).collect()
     }
 
+    pub(super) fn has_named(&self, topic: &str) -> bool {
+        self.named.contains_key(topic)
+    }
+
     pub(super) fn takes_any(&self) -> bool {
         self.any.is_some()
     }
