@@ -14,6 +14,7 @@ mod pooler;
 mod pools;
 mod processes;
 mod races;
+mod relay;
 mod retention;
 mod steps;
 mod telemetry;
