@@ -110,8 +110,7 @@ impl Plan<'_> {
         };
         let inner = function::written(&self.attributes.inner, &signature, &body);
         // It must be async, whatever a lint says.
-        let awaits = expression::names(body).contains("await");
-        let allowed = (!awaits).then(|| quote!(#[allow(clippy::unused_async)]));
+        let allowed = (!self.seen.awaits).then(|| quote!(#[allow(clippy::unused_async)]));
         quote!(#allowed #inner)
     }
 

@@ -47,6 +47,11 @@ pub(in super::super) fn is_surely_named_like_a_pool(name: &str) -> bool {
 
 /// Whether the name is taken for a pool where a statement is run on it.
 pub(in super::super) fn is_named_like_a_pool(name: &str) -> bool {
+    // Most names are none, and there are many.
+    let has = |part: &str| name.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()));
+    if !["pool", "db", "data", "conn", "pg", "postgres"].into_iter().any(has) {
+        return false;
+    }
     let lower = name.to_lowercase();
     let lower = lower.trim_matches('_');
     let is_database = DATABASES.iter().any(|database| {
