@@ -23,8 +23,7 @@ impl Call {
         let settings = idempotency.settings();
         let mut values = headers.get_all(&settings.header).iter();
         let key = parse_key(values.next(), values.next());
-        let resent =
-            settings.resent_headers.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
+        let resent = settings.resent_headers.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
         Self { method, path_and_query, headers: resent.collect(), key, idempotency }
     }
 }

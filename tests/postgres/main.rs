@@ -5,6 +5,7 @@ mod contract;
 mod environment;
 mod faults;
 mod functions;
+mod handles;
 mod hang_up;
 mod outbox;
 mod outcomes;

@@ -24,7 +24,8 @@ pub(crate) fn compile(batch: &str, modules: &[(String, String)]) -> Vec<Outcome>
     fs::create_dir_all(&folder).unwrap();
     let program = folder.join("programs.rs");
     let application = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui/application.rs");
-    let mut text = format!("#![allow(unused, dead_code)]\n#[path = {application:?}]\nmod application;\nfn main() {{}}\n");
+    let mut text =
+        format!("#![allow(unused, dead_code)]\n#[path = {application:?}]\nmod application;\nfn main() {{}}\n");
     let mut starts = Vec::new();
     for (number, (_, module)) in modules.iter().enumerate() {
         starts.push(text.lines().count() + 1);
@@ -35,7 +36,12 @@ pub(crate) fn compile(batch: &str, modules: &[(String, String)]) -> Vec<Outcome>
     let output = package::cargo("check", &manifest).args(["--message-format=json", "--bins"]).output().unwrap();
     let mut outcomes: Vec<Outcome> = modules
         .iter()
-        .map(|(name, text)| Outcome { name: name.clone(), text: text.clone(), errors: Vec::new(), warnings: Vec::new() })
+        .map(|(name, text)| Outcome {
+            name: name.clone(),
+            text: text.clone(),
+            errors: Vec::new(),
+            warnings: Vec::new(),
+        })
         .collect();
     let mut reached = false;
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -55,7 +61,9 @@ fn sort_in(message: &Value, starts: &[usize], outcomes: &mut [Outcome]) {
     let primary = spans.iter().find(|span| span["is_primary"] == true).map(outermost);
     let Some(primary) = primary.filter(|span| span["file_name"].as_str().unwrap_or_default().ends_with("programs.rs"))
     else {
-        let is_summary = text.starts_with("aborting due to") || text.contains("warning emitted") || text.contains("warnings emitted");
+        let is_summary = text.starts_with("aborting due to")
+            || text.contains("warning emitted")
+            || text.contains("warnings emitted");
         let is_hint = text.starts_with("For more information") || text.starts_with("Some errors have");
         assert!(is_summary || is_hint, "an error that belongs to no program: {message}");
         return;

@@ -47,8 +47,7 @@ fn refused(batch: &str, part: &str, programs: &[(String, String)]) {
     let outcomes = batch::compile(batch, programs);
     let is_refused = |errors: &[String]| matches!(errors, [error] if error.contains(part));
     let faults = outcomes.iter().filter(|outcome| !is_refused(&outcome.errors));
-    let faults: Vec<String> =
-        faults.map(|outcome| format!("{}: {:#?}", outcome.name, outcome.errors)).collect();
+    let faults: Vec<String> = faults.map(|outcome| format!("{}: {:#?}", outcome.name, outcome.errors)).collect();
     println!("{} programs that must be refused", programs.len());
     batch::report(&faults);
 }
@@ -135,7 +134,9 @@ fn a_pool_among_the_arguments_is_found_by_its_type() {
             programs.push(format!("{pattern}: {wrapper}<{ty}>"));
         }
     }
-    for pattern in ["Owner { first, .. }", "Owner { first: x, .. }", "Owner { second: x, count, .. }", "Owner { third, .. }"] {
+    for pattern in
+        ["Owner { first, .. }", "Owner { first: x, .. }", "Owner { second: x, count, .. }", "Owner { third, .. }"]
+    {
         programs.push(format!("State({pattern}): State<Owner>"));
         programs.push(format!("Extension({pattern}): Extension<Owner>"));
     }
@@ -167,7 +168,10 @@ fn what_is_no_pool_is_left_alone() {
         ("State(Repo(..)): State<Repo>", ""),
         ("State(repo): State<Repo>", "repo.find(tx).await?;"),
         ("State(state): State<Shop>", "state.repo.find(tx).await?;"),
-        ("", "let conn: &mut sqlx::PgConnection = tx; insert_on(conn).await?; sqlx::query(\"SELECT 1\").execute(&mut *conn).await?;"),
+        (
+            "",
+            "let conn: &mut sqlx::PgConnection = tx; insert_on(conn).await?; sqlx::query(\"SELECT 1\").execute(&mut *conn).await?;",
+        ),
         ("", "let conn = tx.acquire().await?; sqlx::query(\"SELECT 1\").execute(&mut *conn).await?;"),
         ("", "let mut db = tx.begin().await?; sqlx::query(\"SELECT 1\").execute(&mut *db).await?; db.commit().await?;"),
         ("", "insert_on(tx).await?; insert_on(&mut *tx).await?; insert_on(&mut **tx).await?;"),
@@ -176,10 +180,8 @@ fn what_is_no_pool_is_left_alone() {
         ("", "let mut database = std::collections::HashMap::new(); database.insert(1, 2); let _ = database.get(&1);"),
         ("", "sqlx::query(\"INSERT INTO a VALUES ($1)\").bind(&new.number).execute(&mut *tx).await?;"),
     ];
-    let programs: Vec<_> = bodies
-        .iter()
-        .map(|(arguments, body)| (format!("{arguments} {body}"), handler("", arguments, body)))
-        .collect();
+    let programs: Vec<_> =
+        bodies.iter().map(|(arguments, body)| (format!("{arguments} {body}"), handler("", arguments, body))).collect();
     accepted("no-pools", &programs);
 }
 
@@ -307,7 +309,9 @@ fn a_value_that_names_nobody_is_refused() {
             programs.push((format!("{option} = {value}"), with_options(&options)));
         }
     }
-    for value in ["()", "1", "\"order\"", "SHOP", "format!(\"a\")", "[1, 2]", "shop()", "uuid::Uuid::new_v4().to_string()"] {
+    for value in
+        ["()", "1", "\"order\"", "SHOP", "format!(\"a\")", "[1, 2]", "shop()", "uuid::Uuid::new_v4().to_string()"]
+    {
         let options = format!("scope = tenant.id, ttl = \"24h\", fingerprint = {value}");
         programs.push((format!("fingerprint = {value}"), with_options(&options)));
     }
@@ -325,7 +329,8 @@ fn a_value_that_names_nobody_is_refused() {
         programs.push((options.clone(), with_options(&options)));
     }
     let outcomes = batch::compile("values", &programs);
-    let faults = outcomes.iter().filter(|outcome| !matches!(outcome.errors.as_slice(), [error] if is_about_the_value(error)));
+    let faults =
+        outcomes.iter().filter(|outcome| !matches!(outcome.errors.as_slice(), [error] if is_about_the_value(error)));
     let faults: Vec<String> = faults.map(|outcome| format!("{}: {:#?}", outcome.name, outcome.errors)).collect();
     println!("{} programs that must be refused", programs.len());
     batch::report(&faults);
@@ -333,7 +338,8 @@ fn a_value_that_names_nobody_is_refused() {
 
 fn is_about_the_value(error: &str) -> bool {
     ["`scope`", "`key`", "`fingerprint`"].iter().any(|option| error.contains(option))
-        && !error.contains("attribute") && error.contains("use ")
+        && !error.contains("attribute")
+        && error.contains("use ")
 }
 
 fn with_options(options: &str) -> String {
@@ -367,7 +373,13 @@ fn a_value_of_the_request_is_left_alone() {
         "match tenant.parent { Some(parent) => parent, None => tenant.id }",
         "global",
     ] {
-        for key in ["", ", key = optional", ", key = new.number", ", key = format!(\"{}-{}\", tenant.id, new.number)", ", key = (new.total)"] {
+        for key in [
+            "",
+            ", key = optional",
+            ", key = new.number",
+            ", key = format!(\"{}-{}\", tenant.id, new.number)",
+            ", key = (new.total)",
+        ] {
             let options = format!("scope = {scope}{key}, ttl = \"24h\"");
             let text = format!("fn owner(tenant: &Tenant) -> i64 {{ tenant.id }}\n{}", with_options(&options));
             programs.push((options, text));
@@ -413,7 +425,8 @@ fn a_part_in_a_loop_needs_an_index() {
         for around in LOOPS {
             for receiver in ["op", "other"] {
                 let before = if receiver == "op" { "" } else { "let other = &mut *op;" };
-                let body = format!("{before} {}", around.replace("PART", &part.replace("op.", &format!("{receiver}."))));
+                let body =
+                    format!("{before} {}", around.replace("PART", &part.replace("op.", &format!("{receiver}."))));
                 refused_programs.push((body.clone(), operation(&body.replace("NAME", "\"charge\""))));
                 accepted_programs.push((body.clone(), operation(&body.replace("NAME", "(\"charge\", index)"))));
             }

@@ -192,7 +192,10 @@ fn two_mistakes_give_two_errors() {
     let mut pairs = Vec::new();
     for (position, first) in MISTAKES.iter().enumerate() {
         for second in &MISTAKES[position + 1..] {
-            if !first.places.iter().any(|place| second.places.contains(place)) && !hides(first, second) && !hides(second, first) {
+            if !first.places.iter().any(|place| second.places.contains(place))
+                && !hides(first, second)
+                && !hides(second, first)
+            {
                 pairs.push((first, second));
             }
         }

@@ -147,7 +147,9 @@ impl Arguments {
     /// What the user calls `tx` or `op`.
     pub(super) fn unit_name(&self) -> Option<String> {
         self.parameters.iter().find_map(|parameter| match parameter {
-            Parameter::Unit(UnitParameter { pattern: Pat::Ident(pattern), .. }) => Some(pattern.ident.unraw().to_string()),
+            Parameter::Unit(UnitParameter { pattern: Pat::Ident(pattern), .. }) => {
+                Some(pattern.ident.unraw().to_string())
+            }
             _ => None,
         })
     }
@@ -198,8 +200,24 @@ pub(super) fn takes_idempotency(function: &Function) -> bool {
 /// Whether somebody may give this to a function: no extractor of axum, for which there would be a request.
 fn may_be_a_parameter(argument: &Argument) -> bool {
     const EXTRACTORS: &[&str] = &[
-        "Json", "Form", "Query", "Path", "State", "Extension", "Multipart", "HeaderMap", "Bytes", "Request", "Method", "Uri",
-        "OriginalUri", "MatchedPath", "ConnectInfo", "TypedHeader", "RawQuery", "RawForm",
+        "Json",
+        "Form",
+        "Query",
+        "Path",
+        "State",
+        "Extension",
+        "Multipart",
+        "HeaderMap",
+        "Bytes",
+        "Request",
+        "Method",
+        "Uri",
+        "OriginalUri",
+        "MatchedPath",
+        "ConnectInfo",
+        "TypedHeader",
+        "RawQuery",
+        "RawForm",
     ];
     !types::name(&argument.ty).is_some_and(|name| EXTRACTORS.contains(&name.as_str()))
 }
@@ -377,7 +395,8 @@ fn check_extractor(argument: &Argument, errors: &Errors) -> bool {
             format!("argument `{name}` must be an extractor, and `{shown}` is none; use `Path({name}): Path<{shown}>`")
         }
         _ if types::name(ty).is_some_and(|name| name == "WebSocketUpgrade") => {
-            "the response must be stored to be replayed, and a WebSocket has no end; use a route of its own for it".to_owned()
+            "the response must be stored to be replayed, and a WebSocket has no end; use a route of its own for it"
+                .to_owned()
         }
         _ => return false,
     };

@@ -24,7 +24,10 @@ impl Attributes {
         for attribute in written {
             match name(&attribute).as_str() {
                 "idempotent" => {
-                    errors.beside(&attribute, "`#[idempotent]` must be given once; merge the options and remove this one");
+                    errors.beside(
+                        &attribute,
+                        "`#[idempotent]` must be given once; merge the options and remove this one",
+                    );
                 }
                 "path" if is_utoipa(&attribute) => {
                     let message = "`#[utoipa::path]` must stand above `#[idempotent]`, where its generated items stay visible; move it up";
@@ -66,6 +69,5 @@ fn is_for_the_handler(attribute: &Attribute) -> bool {
 fn is_for_debugging(attribute: &Attribute) -> bool {
     let parser = Punctuated::<Meta, Token![,]>::parse_terminated;
     let Ok(parts) = attribute.parse_args_with(parser) else { return false };
-    parts.len() == 2
-        && parts[1].path().segments.last().is_some_and(|segment| segment.ident == "debug_handler")
+    parts.len() == 2 && parts[1].path().segments.last().is_some_and(|segment| segment.ident == "debug_handler")
 }

@@ -44,11 +44,7 @@ pub(super) fn of_state(settings: &Settings) -> Option<TokenStream> {
 }
 
 /// The checks of an extractor, as a constant of its wrapper: with an error in it the router has nothing more to say.
-pub(super) fn of_extractor(
-    extractor: &Argument,
-    later: &[&Argument],
-    settings: &Settings,
-) -> Option<TokenStream> {
+pub(super) fn of_extractor(extractor: &Argument, later: &[&Argument], settings: &Settings) -> Option<TokenStream> {
     let runtime = &settings.runtime;
     let rank = Rank::before(later);
     let mut checks: TokenStream = check_known(extractor, rank, settings).into_iter().collect();
@@ -140,8 +136,21 @@ fn is_taken_apart(pattern: &Pat) -> bool {
 
 /// Words in the names of what may hold a pool.
 const LIKE_A_POOL: &[&str] = &[
-    "conn", "connection", "dao", "database", "db", "extension", "pg", "pool", "postgres", "repo", "repository", "service",
-    "sql", "state", "store",
+    "conn",
+    "connection",
+    "dao",
+    "database",
+    "db",
+    "extension",
+    "pg",
+    "pool",
+    "postgres",
+    "repo",
+    "repository",
+    "service",
+    "sql",
+    "state",
+    "store",
 ];
 
 /// The words of `pg_pool`, `PgPool` and `POOL`, in lower case.
@@ -267,7 +276,9 @@ pub(super) fn of_result(signature: &Signature, is_plain_function: bool, errors: 
 /// Whether it can be stored, as far as its name tells.
 fn check_result(ty: &Type, errors: &Errors) -> bool {
     let ty = types::peel(ty);
-    let all = |types: Vec<&Type>| types.into_iter().map(|ty| check_result(ty, errors)).filter(|is_storable| !is_storable).count() == 0;
+    let all = |types: Vec<&Type>| {
+        types.into_iter().map(|ty| check_result(ty, errors)).filter(|is_storable| !is_storable).count() == 0
+    };
     match ty {
         Type::Tuple(tuple) => all(tuple.elems.iter().collect()),
         Type::ImplTrait(implemented) if implemented.bounds.iter().any(is_stream) => {

@@ -37,7 +37,6 @@ impl Errors {
         }
     }
 
-
     pub(super) fn are_blocking(&self) -> bool {
         self.blocking.get()
     }

@@ -256,7 +256,11 @@ fn collect_roots_of_arguments<'a>(arguments: impl IntoIterator<Item = &'a Expr>,
 
 /// Whether the options are those of a function that is called: a key of its own, and a scope that is the same for all.
 pub(super) fn looks_called(options: &Options) -> bool {
-    let has_key = options.key.as_ref().is_some_and(|key| !settings::is_keyword(key) && !matches!(peeled(&key.value), Expr::Lit(_)));
+    let has_key = options
+        .key
+        .as_ref()
+        .is_some_and(|key| !settings::is_keyword(key) && !matches!(peeled(&key.value), Expr::Lit(_)));
     let scope = options.scope.as_ref().map(|scope| peeled(&scope.value));
-    has_key && matches!(scope, Some(Expr::Lit(literal)) if matches!(&literal.lit, Lit::Str(text) if !text.value().is_empty()))
+    has_key
+        && matches!(scope, Some(Expr::Lit(literal)) if matches!(&literal.lit, Lit::Str(text) if !text.value().is_empty()))
 }

@@ -47,7 +47,9 @@ pub(super) fn fallback(plan: &Plan<'_>) -> TokenStream {
 fn inside(plan: &Plan<'_>) -> TokenStream {
     let function = plan.function;
     if signature::self_type(function).is_some() {
-        return quote!(const _: () = (););
+        return quote!(
+            const _: () = ();
+        );
     }
     let is_generic = !function.signature.generics.params.is_empty()
         || plan.arguments.rest().any(|argument| matches!(types::peel(&argument.ty), Type::ImplTrait(_)));

@@ -301,7 +301,8 @@ impl Plan<'_> {
     fn chain(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
         let start = if self.arguments.is_plain_function {
-            let idempotency = self.idempotency(outers).map_or_else(|| quote!(::core::unreachable!()), |name| quote!(#name));
+            let idempotency =
+                self.idempotency(outers).map_or_else(|| quote!(::core::unreachable!()), |name| quote!(#name));
             quote!(#runtime::__private::Call::function(#idempotency))
         } else if self.settings.idempotency.is_some() {
             let (call, idempotency) = (call_name(), value_name("idempotency"));

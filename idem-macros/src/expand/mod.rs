@@ -55,8 +55,7 @@ fn expand_function(attribute: TokenStream, function: &Function, errors: &Errors)
     let options = Options::parse(attribute.clone(), errors);
     let allowed = Allowed { pool: options.allows("pool"), unused_tx: options.allows("unused_tx") };
     let looks_called = expression::looks_called(&options);
-    let arguments =
-        Arguments::read(function, arguments::Hints { allow_pool: allowed.pool, looks_called }, errors);
+    let arguments = Arguments::read(function, arguments::Hints { allow_pool: allowed.pool, looks_called }, errors);
     let form =
         Form { is_plain_function: arguments.is_plain_function, is_multi_step: arguments.unit == Unit::Operation };
     let result = checks::of_result(&function.signature, form.is_plain_function, errors);

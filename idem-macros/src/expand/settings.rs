@@ -185,19 +185,15 @@ fn keyword(value: &Expr) -> Option<String> {
 }
 
 /// The text of a string literal, or an error that shows one: what was written, if it only lacks the quotes.
-fn read_text(
-    option: &Written<Expr>,
-    example: &str,
-    is_text: impl Fn(&str) -> bool,
-    errors: &Errors,
-) -> Option<String> {
+fn read_text(option: &Written<Expr>, example: &str, is_text: impl Fn(&str) -> bool, errors: &Errors) -> Option<String> {
     if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = peeled(&option.value) {
         return Some(text.value());
     }
     let name = &option.name;
     let written = option.value.to_token_stream().to_string();
     let example = if is_text(&written) { written.as_str() } else { example };
-    errors.beside(&option.value, format_args!("option `{name}` must be a string literal; use `{name} = \"{example}\"`"));
+    errors
+        .beside(&option.value, format_args!("option `{name}` must be a string literal; use `{name} = \"{example}\"`"));
     None
 }
 
@@ -257,8 +253,7 @@ fn wait_of(text: &str) -> Option<&str> {
 }
 
 fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
-    let is_text =
-        |text: &str| text == "reject" || wait_of(text).is_some_and(|wait| duration::parse(wait).is_ok());
+    let is_text = |text: &str| text == "reject" || wait_of(text).is_some_and(|wait| duration::parse(wait).is_ok());
     let text = read_text(option, "wait 2s", is_text, errors)?;
     if text.trim() == "reject" {
         return None;

@@ -41,7 +41,8 @@ fn check_generics(function: &Function, attribute: &TokenStream, errors: &Errors)
     let Signature { ident: name, generics, .. } = &function.signature;
     if !generics.params.is_empty() {
         if generics.params.iter().all(|parameter| matches!(parameter, GenericParam::Lifetime(_))) {
-            let message = "an idempotent function must not have lifetime parameters; use `'_` or leave the lifetime out";
+            let message =
+                "an idempotent function must not have lifetime parameters; use `'_` or leave the lifetime out";
             errors.on(&generics.params, message);
         } else {
             let concrete: Vec<String> = generics.params.iter().filter_map(concrete).collect();

@@ -130,9 +130,9 @@ pub(super) fn start_of_chain(trees: &[TokenTree], end: usize) -> usize {
                 '\'' => true,
                 _ => is_inside_turbofish(trees, start - 1),
             },
-            TokenTree::Ident(ident) => {
-                !["let", "return", "match", "if", "in", "move", "async", "while", "else"].iter().any(|word| ident == word)
-            }
+            TokenTree::Ident(ident) => !["let", "return", "match", "if", "in", "move", "async", "while", "else"]
+                .iter()
+                .any(|word| ident == word),
             TokenTree::Group(group) => group.delimiter() != Delimiter::Brace,
             TokenTree::Literal(_) => true,
         };

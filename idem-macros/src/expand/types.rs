@@ -47,7 +47,8 @@ pub(super) fn shown(ty: &Type) -> String {
 }
 
 /// Types that are pools whatever they are made of.
-const POOLS: &[&str] = &["PgPool", "AnyPool", "MySqlPool", "SqlitePool", "DatabaseConnection", "DbPool", "PgConnectionPool"];
+const POOLS: &[&str] =
+    &["PgPool", "AnyPool", "MySqlPool", "SqlitePool", "DatabaseConnection", "DbPool", "PgConnectionPool"];
 
 /// What a payload is, not what the application holds.
 const PAYLOADS: &[&str] = &["Json", "Form", "Query", "Path", "Multipart"];
@@ -65,9 +66,7 @@ pub(super) fn pool(ty: &Type) -> Option<Ident> {
         let name = name.to_string().to_lowercase();
         ["redis", "lapin", "amqp", "memcache", "smtp", "thread", "worker"].iter().any(|other| name.contains(other))
     });
-    names.into_iter().find(|name| {
-        POOLS.iter().any(|pool| name == pool) || name == "Pool" && !is_of_something_else
-    })
+    names.into_iter().find(|name| POOLS.iter().any(|pool| name == pool) || name == "Pool" && !is_of_something_else)
 }
 
 fn collect_names(tokens: TokenStream, names: &mut Vec<Ident>) {

@@ -15,14 +15,38 @@ use super::tokens;
 
 /// Methods and functions that give another form of the same value.
 const CONVERSIONS: &[&str] = &[
-    "as_bytes", "as_ref", "as_str", "clone", "copied", "cloned", "into", "to_lowercase", "to_owned", "to_string", "to_uppercase",
+    "as_bytes",
+    "as_ref",
+    "as_str",
+    "clone",
+    "copied",
+    "cloned",
+    "into",
+    "to_lowercase",
+    "to_owned",
+    "to_string",
+    "to_uppercase",
     "trim",
 ];
 
 /// Functions that give another value each time.
 const FRESH: &[&str] = &[
-    "getrandom", "nanoid", "new_v1", "new_v4", "new_v6", "new_v7", "now", "now_local", "now_utc", "now_v1", "now_v6", "now_v7",
-    "rand", "random", "rng", "thread_rng",
+    "getrandom",
+    "nanoid",
+    "new_v1",
+    "new_v4",
+    "new_v6",
+    "new_v7",
+    "now",
+    "now_local",
+    "now_utc",
+    "now_v1",
+    "now_v6",
+    "now_v7",
+    "rand",
+    "random",
+    "rng",
+    "thread_rng",
 ];
 
 /// What an option is about, and what is known of the function.
@@ -82,7 +106,8 @@ impl Context<'_> {
 
     fn check_fresh(&self, option: &str, value: &Expr) -> bool {
         let Some(call) = fresh(&value.to_token_stream()) else { return false };
-        let advice = if option == "scope" { "a value of the request such as `tenant.id`" } else { "a value of the request" };
+        let advice =
+            if option == "scope" { "a value of the request such as `tenant.id`" } else { "a value of the request" };
         let message = format!(
             "`{call}` in `{option}` is another value for each request, so that no retry finds its key; use {advice}"
         );
@@ -154,9 +179,8 @@ impl Context<'_> {
                 let given = call.args.first();
                 let is_default = match call.method.to_string().as_str() {
                     "unwrap_or_default" | "map_or_default" => true,
-                    "unwrap_or" | "map_or" | "unwrap_or_else" | "map_or_else" => given.is_some_and(|given| {
-                        is_empty(given) || any_constant && !self.depends_on_an_argument(given)
-                    }),
+                    "unwrap_or" | "map_or" | "unwrap_or_else" | "map_or_else" => given
+                        .is_some_and(|given| is_empty(given) || any_constant && !self.depends_on_an_argument(given)),
                     method if CONVERSIONS.contains(&method) => {
                         return self.default_at_the_end(&call.receiver, any_constant);
                     }
@@ -172,7 +196,9 @@ impl Context<'_> {
         let Some(scope) = self.scope else { return false };
         let (of_key, of_scope) = (parts(key), parts(scope));
         let is_part_of = |part: &String| {
-            of_scope.iter().any(|whole| part == whole || part.strip_prefix(whole).is_some_and(|rest| rest.starts_with('.')))
+            of_scope
+                .iter()
+                .any(|whole| part == whole || part.strip_prefix(whole).is_some_and(|rest| rest.starts_with('.')))
         };
         if of_key.is_empty() || !of_key.iter().all(is_part_of) {
             return false;
@@ -219,7 +245,11 @@ fn fresh(tokens: &TokenStream) -> Option<Ident> {
                 let after = &trees[position + 1..];
                 let is_call = tokens::called(after).is_some() || tokens::called_as_macro(after).is_some();
                 let is_ulid = name == "new"
-                    && trees[..position].iter().rev().nth(2).is_some_and(|ty| tokens::word(Some(ty)).is_some_and(|ty| ty == "Ulid"));
+                    && trees[..position]
+                        .iter()
+                        .rev()
+                        .nth(2)
+                        .is_some_and(|ty| tokens::word(Some(ty)).is_some_and(|ty| ty == "Ulid"));
                 let is_fresh = FRESH.iter().any(|known| name == known) && is_call
                     || is_ulid
                     || (name == "fastrand" || name == "rand") && tokens::is_punct(after.first(), ':');
@@ -237,7 +267,9 @@ fn fresh(tokens: &TokenStream) -> Option<Ident> {
 fn is_empty(value: &Expr) -> bool {
     match value {
         Expr::Closure(closure) => is_empty(&closure.body),
-        Expr::Call(call) => call.args.is_empty() && is_empty(&call.func) || call.args.len() == 1 && is_empty(&call.args[0]),
+        Expr::Call(call) => {
+            call.args.is_empty() && is_empty(&call.func) || call.args.len() == 1 && is_empty(&call.args[0])
+        }
         Expr::MethodCall(call) => CONVERSIONS.iter().any(|known| call.method == known) && is_empty(&call.receiver),
         Expr::Path(path) => path.path.segments.last().is_some_and(|last| {
             path.path.segments.len() > 1 && ["new", "default", "nil"].iter().any(|name| last.ident == name)

@@ -262,4 +262,3 @@ impl Extractor<String> {
     {
     }
 }
-

@@ -75,19 +75,13 @@ pub trait Extracts<T, S>: Sized {
     type Rejection: IntoResponse;
 
     /// What the extractor does.
-    fn extract(
-        parts: &mut Parts,
-        state: &S,
-    ) -> impl Future<Output = Result<T, Self::Rejection>> + Send;
+    fn extract(parts: &mut Parts, state: &S) -> impl Future<Output = Result<T, Self::Rejection>> + Send;
 }
 
 impl<T: FromRequestParts<S>, S> Extracts<T, S> for Checks<true> {
     type Rejection = T::Rejection;
 
-    fn extract(
-        parts: &mut Parts,
-        state: &S,
-    ) -> impl Future<Output = Result<T, Self::Rejection>> + Send {
+    fn extract(parts: &mut Parts, state: &S) -> impl Future<Output = Result<T, Self::Rejection>> + Send {
         T::from_request_parts(parts, state)
     }
 }
@@ -95,10 +89,7 @@ impl<T: FromRequestParts<S>, S> Extracts<T, S> for Checks<true> {
 impl<T, S> Extracts<T, S> for Checks<false> {
     type Rejection = Infallible;
 
-    fn extract(
-        _: &mut Parts,
-        _: &S,
-    ) -> impl Future<Output = Result<T, Infallible>> + Send {
+    fn extract(_: &mut Parts, _: &S) -> impl Future<Output = Result<T, Infallible>> + Send {
         unreachable!("checks that compile are true");
         #[allow(unreachable_code, reason = "names the type")]
         std::future::pending()
@@ -112,10 +103,7 @@ where
 {
     type Rejection = <Checks<CHECKED> as Extracts<T, S>>::Rejection;
 
-    fn from_request_parts(
-        parts: &mut Parts,
-        state: &S,
-    ) -> impl Future<Output = Result<Self, Self::Rejection>> + Send {
+    fn from_request_parts(parts: &mut Parts, state: &S) -> impl Future<Output = Result<Self, Self::Rejection>> + Send {
         Checks::<CHECKED>::extract(parts, state).map_ok(Self)
     }
 }

@@ -11,8 +11,8 @@ mod result;
 
 #[cfg(feature = "axum")]
 pub use check::{
-    Extractor, HoldsIdempotency, HoldsNoPool, LeavesTheBody, PartOfState, Payload, Pool, Unknown, Value, extractor_of_parts,
-    extractor_of_the_request, part_of_state, state,
+    Extractor, HoldsIdempotency, HoldsNoPool, LeavesTheBody, PartOfState, Payload, Pool, Unknown, Value,
+    extractor_of_parts, extractor_of_the_request, part_of_state, state,
 };
 #[cfg(feature = "axum")]
 pub use extract::{

@@ -31,8 +31,8 @@ use crate::postgres::statements::{Isolation, NewAttempt, Statements, Steps};
 use crate::postgres::transaction::Tx;
 
 use lease::{Lease, Rest};
-use recovery_points::RecoveryPoint;
 pub use name::StepName;
+use recovery_points::RecoveryPoint;
 pub use step::{Reconciled, Step};
 
 /// A handler's hold on an operation of several commits: the multi-step twin of [`Tx`].

@@ -68,7 +68,9 @@ mod tests {
         let mut seen: HashMap<String, (String, Option<String>)> = HashMap::new();
         let plain = parts.iter().map(|name| (name.recorded().into_owned(), (name.to_string(), None)));
         let indexed = parts.iter().flat_map(|name| {
-            parts.iter().map(|index| ((*name, *index).recorded().into_owned(), (name.to_string(), Some(index.to_string()))))
+            parts
+                .iter()
+                .map(|index| ((*name, *index).recorded().into_owned(), (name.to_string(), Some(index.to_string()))))
         });
         for (recorded, name) in plain.chain(indexed) {
             if let Some(other) = seen.insert(recorded.clone(), name.clone()) {

@@ -66,7 +66,8 @@ impl Bindings {
         let is_operation = is_other_name_of(value, &self.operations);
         let is_payload = mentions(&self.payloads);
         let (is_pool, is_database) = pools::ends_in_a_pool(value, self);
-        let (is_pool, is_database) = (is_pool && !is_transaction && !is_payload, is_database && !is_transaction && !is_payload);
+        let (is_pool, is_database) =
+            (is_pool && !is_transaction && !is_payload, is_database && !is_transaction && !is_payload);
         let is_builder = mention(value, &|name| name == "QueryBuilder");
         let is_query = is_builder || mention(value, &|name| statements::is_query(name)) || mentions(&self.queries);
         let mut texts = statements::texts(value);
@@ -99,9 +100,7 @@ impl Bindings {
 /// Whether a function makes something else of what is in it.
 fn has_calls(value: &TokenStream) -> bool {
     let trees = trees(value);
-    let is_call = |pair: &[TokenTree]| {
-        matches!(pair, [TokenTree::Ident(_), TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis)
-    };
+    let is_call = |pair: &[TokenTree]| matches!(pair, [TokenTree::Ident(_), TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis);
     trees.windows(2).any(is_call)
         || trees.iter().any(|tree| matches!(tree, TokenTree::Group(group) if has_calls(&group.stream())))
 }
@@ -157,9 +156,9 @@ fn assigned(after: &[TokenTree]) -> Option<Binding> {
 /// Behind `for`: the names of the pattern, and what is iterated over.
 fn iterated(after: &[TokenTree]) -> Option<Binding> {
     let within = after.iter().position(|tree| word(Some(tree)).is_some_and(|word| word == "in"))?;
-    let block = after[within..].iter().position(
-        |tree| matches!(tree, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace),
-    )?;
+    let block = after[within..]
+        .iter()
+        .position(|tree| matches!(tree, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace))?;
     Some(Binding { names: names_of(&after[..within]), value: stream(&after[within + 1..within + block]) })
 }
 
@@ -194,7 +193,8 @@ fn collect_parameters(body: &TokenStream, bindings: &mut Bindings) {
 /// The names between the bars of a closure such as `async move |mut tx: &mut Tx| …`.
 fn closure_parameters(closure: &TokenStream) -> Option<Vec<Ident>> {
     let trees = trees(closure);
-    let start = trees.iter().position(|tree| !word(Some(tree)).is_some_and(|word| word == "async" || word == "move"))?;
+    let start =
+        trees.iter().position(|tree| !word(Some(tree)).is_some_and(|word| word == "async" || word == "move"))?;
     if !is_punct(trees.get(start), '|') {
         return None;
     }

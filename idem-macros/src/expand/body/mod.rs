@@ -47,8 +47,7 @@ pub(super) fn check(body: &Group, arguments: &Arguments, allowed: &Allowed, erro
         check_use(&glance, arguments, errors);
     }
     let has_parts = arguments.unit == Unit::Operation;
-    let mut seen =
-        Seen { pools: HashSet::new(), awaits: glance.names.contains("await"), is_reported_again: false };
+    let mut seen = Seen { pools: HashSet::new(), awaits: glance.names.contains("await"), is_reported_again: false };
     if !(has_parts || glance.has_commands || glance.has_pools) {
         return seen;
     }

@@ -59,7 +59,8 @@ impl Walk<'_> {
                         while !matches!(&trees[position], TokenTree::Group(_)) {
                             position += 1;
                         }
-                    } else if method == "reconcile" && is_punct(position.checked_sub(1).and_then(|at| trees.get(at)), '.')
+                    } else if method == "reconcile"
+                        && is_punct(position.checked_sub(1).and_then(|at| trees.get(at)), '.')
                     {
                         // Its closure belongs to the step before it.
                         if let Some(TokenTree::Group(group)) = trees.get(position + 1) {
@@ -156,7 +157,9 @@ impl Walk<'_> {
 fn pair(tokens: &TokenStream) -> Option<[TokenStream; 2]> {
     match trees(tokens).as_slice() {
         [TokenTree::Group(group)] if group.delimiter() == Delimiter::None => pair(&group.stream()),
-        [TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis => split(group.stream()).try_into().ok(),
+        [TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis => {
+            split(group.stream()).try_into().ok()
+        }
         _ => None,
     }
 }
@@ -181,10 +184,12 @@ fn body_of(argument: &TokenStream) -> TokenStream {
 fn starts_closure(trees: &[TokenTree], position: usize) -> bool {
     match position.checked_sub(1).and_then(|before| trees.get(before)) {
         None => true,
-        Some(TokenTree::Ident(word)) => ["move", "async", "return", "else"].contains(&word.unraw().to_string().as_str()),
+        Some(TokenTree::Ident(word)) => {
+            ["move", "async", "return", "else"].contains(&word.unraw().to_string().as_str())
+        }
         Some(TokenTree::Punct(mark)) => {
-            let is_arrow = mark.as_char() == '>'
-                && is_punct(position.checked_sub(2).and_then(|before| trees.get(before)), '=');
+            let is_arrow =
+                mark.as_char() == '>' && is_punct(position.checked_sub(2).and_then(|before| trees.get(before)), '=');
             matches!(mark.as_char(), ',' | '=' | ';' | '(') || is_arrow
         }
         Some(TokenTree::Group(_) | TokenTree::Literal(_)) => false,

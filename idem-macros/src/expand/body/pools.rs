@@ -16,8 +16,8 @@ const DATABASES: &[&str] = &["db", "database", "conn", "connection", "pg", "post
 
 /// Pools of something else.
 const OTHER_POOLS: &[&str] = &[
-    "amqp", "browser", "buffer", "cache", "http", "lapin", "mail", "memory", "object", "rabbit", "rayon", "redis", "smtp",
-    "string", "task", "thread", "worker",
+    "amqp", "browser", "buffer", "cache", "http", "lapin", "mail", "memory", "object", "rabbit", "rayon", "redis",
+    "smtp", "string", "task", "thread", "worker",
 ];
 
 /// Methods that run a statement on their argument.
@@ -32,8 +32,20 @@ const TAKE_FROM_RECEIVER: &[&str] = &["acquire", "begin", "begin_with", "try_acq
 
 /// Calls behind a pool's name after which it is still the pool.
 const TRANSPARENT: &[&str] = &[
-    "as_mut", "as_ref", "borrow", "clone", "deref", "expect", "get", "get_or_init", "inner", "to_owned", "unwrap", "read",
-    "write", "lock",
+    "as_mut",
+    "as_ref",
+    "borrow",
+    "clone",
+    "deref",
+    "expect",
+    "get",
+    "get_or_init",
+    "inner",
+    "to_owned",
+    "unwrap",
+    "read",
+    "write",
+    "lock",
 ];
 
 /// Whether the name is taken for a pool wherever it is given away.
@@ -48,7 +60,8 @@ pub(in super::super) fn is_surely_named_like_a_pool(name: &str) -> bool {
 /// Whether the name is taken for a pool where a statement is run on it.
 pub(in super::super) fn is_named_like_a_pool(name: &str) -> bool {
     // Most names are none, and there are many.
-    let has = |part: &str| name.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()));
+    let has =
+        |part: &str| name.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()));
     if !["pool", "db", "data", "conn", "pg", "postgres"].into_iter().any(has) {
         return false;
     }
@@ -149,7 +162,8 @@ impl End {
         } else {
             is_named_like_a_pool(&self.text())
         };
-        let is_bound = self.is_alone && (bindings.pools.contains(&self.root) || bindings.databases.contains(&self.root));
+        let is_bound =
+            self.is_alone && (bindings.pools.contains(&self.root) || bindings.databases.contains(&self.root));
         !is_elsewhere && (is_named || is_bound)
     }
 
@@ -158,9 +172,7 @@ impl End {
         // Nothing but a database is worth a static of that name.
         let is_static = !name.chars().any(char::is_lowercase);
         self.is_pool(bindings)
-            && (is_static
-                || is_surely_named_like_a_pool(&name)
-                || self.is_alone && bindings.pools.contains(&self.root))
+            && (is_static || is_surely_named_like_a_pool(&name) || self.is_alone && bindings.pools.contains(&self.root))
     }
 
     fn shown(&self) -> String {
@@ -252,15 +264,11 @@ impl Walk<'_> {
             return false;
         }
         let Some(end) = End::of(&receiver.iter().cloned().collect()) else { return false };
-        let is_pool = if takes {
+        let is_pool = if takes || runs && arguments.iter().any(|argument| self.is_statement(argument)) {
             end.is_pool(self.bindings)
-        } else if runs && arguments.iter().any(|argument| self.is_statement(argument)) {
-            end.is_pool(self.bindings)
-        } else if gets {
-            // `POOL.get()` gives a static's pool, not a pool's connection.
-            end.is_surely_pool(self.bindings) && end.text().chars().any(char::is_lowercase)
         } else {
-            end.is_surely_pool(self.bindings)
+            // `POOL.get()` gives a static's pool, not a pool's connection.
+            end.is_surely_pool(self.bindings) && (runs || end.text().chars().any(char::is_lowercase))
         };
         if is_pool {
             self.report(&end);
@@ -322,7 +330,6 @@ fn is_harmless(name: &str) -> bool {
     name.starts_with("bind") || ["drop", "Some", "Ok", "Err", "assert", "size", "ptr_eq"].contains(&name)
 }
 
-
 #[cfg(test)]
 mod tests {
     use quote::quote;
@@ -337,7 +344,8 @@ mod tests {
         for name in ["db", "DB", "conn", "pg", "main_db", "db_conn", "database", "postgres"] {
             assert!(is_named_like_a_pool(name) && !is_surely_named_like_a_pool(name), "{name}");
         }
-        for name in ["spool", "pooled", "thread_pool", "REDIS_POOL", "worker_pool", "dbx", "connect", "page", "carpool"] {
+        for name in ["spool", "pooled", "thread_pool", "REDIS_POOL", "worker_pool", "dbx", "connect", "page", "carpool"]
+        {
             assert!(!is_named_like_a_pool(name), "{name}");
         }
     }
@@ -360,6 +368,5 @@ mod tests {
             assert_eq!(End::of(&tokens).map(|end| end.shown()).as_deref(), Some(shown), "{tokens}");
         }
         assert!(End::of(&quote!(&state.pool.size() + 1)).is_none());
-
     }
 }

@@ -16,24 +16,74 @@ use super::commands::transaction_command;
 
 /// Functions and macros that take SQL first.
 const QUERIES: &[&str] = &[
-    "query", "query_as", "query_as_unchecked", "query_as_with", "query_scalar", "query_scalar_unchecked",
-    "query_scalar_with", "query_unchecked", "query_with", "raw_sql",
+    "query",
+    "query_as",
+    "query_as_unchecked",
+    "query_as_with",
+    "query_scalar",
+    "query_scalar_unchecked",
+    "query_scalar_with",
+    "query_unchecked",
+    "query_with",
+    "raw_sql",
 ];
 
 /// Methods of an executor: of `tx`, they take SQL; of a query, they take an executor.
 const RUN: &[&str] = &[
-    "batch_execute", "describe", "execute", "execute_many", "fetch", "fetch_all", "fetch_many", "fetch_one", "fetch_optional",
-    "prepare", "prepare_with", "simple_query",
+    "batch_execute",
+    "describe",
+    "execute",
+    "execute_many",
+    "fetch",
+    "fetch_all",
+    "fetch_many",
+    "fetch_one",
+    "fetch_optional",
+    "prepare",
+    "prepare_with",
+    "simple_query",
 ];
 
 /// Types that wrap SQL, and the function of each.
-const WRAPPERS: &[(&str, &str)] = &[("QueryBuilder", "new"), ("QueryBuilder", "with_arguments"), ("SqlStr", "from_static")];
+const WRAPPERS: &[(&str, &str)] =
+    &[("QueryBuilder", "new"), ("QueryBuilder", "with_arguments"), ("SqlStr", "from_static")];
 
 /// Macros in which a word in capitals is for people.
 const FOR_PEOPLE: &[&str] = &[
-    "anyhow", "assert", "assert_eq", "assert_ne", "bail", "dbg", "debug", "debug_span", "ensure", "eprint", "eprintln", "error",
-    "error_span", "event", "format", "info", "info_span", "json", "log", "matches", "panic", "print", "println", "span", "todo",
-    "trace", "trace_span", "unimplemented", "unreachable", "vec", "warn", "warn_span", "write", "writeln",
+    "anyhow",
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "bail",
+    "dbg",
+    "debug",
+    "debug_span",
+    "ensure",
+    "eprint",
+    "eprintln",
+    "error",
+    "error_span",
+    "event",
+    "format",
+    "info",
+    "info_span",
+    "json",
+    "log",
+    "matches",
+    "panic",
+    "print",
+    "println",
+    "span",
+    "todo",
+    "trace",
+    "trace_span",
+    "unimplemented",
+    "unreachable",
+    "vec",
+    "warn",
+    "warn_span",
+    "write",
+    "writeln",
 ];
 
 pub(super) fn is_query(name: &str) -> bool {
@@ -43,7 +93,8 @@ pub(super) fn is_query(name: &str) -> bool {
 /// Whether a text begins as statements do.
 pub(super) fn looks_like_sql(text: &str) -> bool {
     let first = text.split_whitespace().next().unwrap_or_default().to_uppercase();
-    ["INSERT", "UPDATE", "DELETE", "SELECT", "WITH", "MERGE", "CALL", "CREATE", "ALTER", "DROP", "COPY"].contains(&&*first)
+    ["INSERT", "UPDATE", "DELETE", "SELECT", "WITH", "MERGE", "CALL", "CREATE", "ALTER", "DROP", "COPY"]
+        .contains(&&*first)
 }
 
 /// Every string literal, at any depth.
@@ -124,11 +175,14 @@ impl Walk<'_> {
             if path.is_none_or(|path| path.starts_with("sqlx") || path == "query") {
                 self.sql(arguments.first());
             }
-        } else if is_path && RUN.contains(&name) && arguments.first().is_some_and(|first| self.is_of_the_transaction(first))
+        } else if is_path
+            && RUN.contains(&name)
+            && arguments.first().is_some_and(|first| self.is_of_the_transaction(first))
         {
             self.sql(arguments.get(1));
         } else if name == "AssertSqlSafe"
-            || is_path && WRAPPERS.iter().any(|(ty, function)| *function == name && mentions_before(trees, position, ty))
+            || is_path
+                && WRAPPERS.iter().any(|(ty, function)| *function == name && mentions_before(trees, position, ty))
         {
             self.sql(arguments.first());
         }
@@ -176,7 +230,8 @@ impl Walk<'_> {
     /// `tx`, `(&mut *tx)` or `conn`, and no longer expression that mentions it.
     fn is_executor(&self, receiver: &TokenStream) -> bool {
         let names = idents(receiver);
-        let names: Vec<String> = names.iter().map(|name| name.unraw().to_string()).filter(|name| name != "mut").collect();
+        let names: Vec<String> =
+            names.iter().map(|name| name.unraw().to_string()).filter(|name| name != "mut").collect();
         matches!(names.as_slice(), [name] if self.bindings.transactions.contains(name))
     }
 
@@ -237,8 +292,8 @@ const COMMANDS: &[&str] = &["COMMIT", "ROLLBACK", "BEGIN", "ABORT", "END", "STAR
 /// Whether the text may be half of a command, put together by `+`.
 pub(super) fn is_a_piece(text: &str) -> bool {
     let text = text.trim();
-    let begins = |command: &&str| command.get(..text.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(text));
-    text.len() > 1 && COMMANDS.iter().any(|command| begins(&command))
+    let begins = |command: &str| command.get(..text.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(text));
+    text.len() > 1 && COMMANDS.iter().any(|command| begins(command))
 }
 
 /// Whether the word of a command occurs in the text at all.
