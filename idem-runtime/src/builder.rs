@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) response_limit: usize,
     pub(crate) never_stored: Vec<u16>,
     pub(crate) shutdown_limit: Duration,
+    /// 0: half of the pool.
+    pub(crate) max_detached: usize,
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_batch: u32,
     pub(crate) prepared_statements: bool,
@@ -62,6 +64,7 @@ impl Default for Settings {
             response_limit: 1024 * 1024,
             never_stored: vec![408, 425, 429],
             shutdown_limit: Duration::from_secs(30),
+            max_detached: 0,
             sweep_interval: Duration::from_secs(10),
             sweep_batch: 1_000,
             prepared_statements: true,
@@ -77,8 +80,16 @@ impl Default for Settings {
     }
 }
 
+impl Idempotency {
+    /// Starts from the defaults; see [`Builder`] for the settings.
+    #[must_use]
+    pub fn builder(pool: PgPool) -> Builder {
+        Builder::new(pool)
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    fn new(pool: PgPool) -> Self {
         let settings = Settings::default();
         let (header, replay_header) = (settings.header.to_string(), settings.replay_header.to_string());
         let resent_headers = settings.resent_headers.iter().map(ToString::to_string).collect();
@@ -168,6 +179,17 @@ impl Builder {
     #[must_use]
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.settings.shutdown_limit = limit;
+        self
+    }
+
+    /// How many handlers may run at once whose clients have hung up. Default half of the pool's connections; at least 1.
+    ///
+    /// A handler that has begun goes on without its client, outside of any limit on concurrent requests that the application has. Beyond
+    /// this number a new request waits before it begins, as long as it may wait for a connection, and is then answered with 503; one whose
+    /// client is gone meanwhile is not begun.
+    #[must_use]
+    pub fn max_detached(mut self, handlers: usize) -> Self {
+        self.settings.max_detached = handlers.max(1);
         self
     }
 

@@ -5,12 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 
+#[cfg(feature = "axum")]
+use crate::completer::Recovered;
 use crate::error::Error;
-use crate::fingerprint::{Digest, Fingerprint, fingerprint, fingerprint_of_request};
+use crate::fingerprint::{Digest, Fingerprint, fingerprint};
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
 use crate::lifecycle::claim::Claim;
-use crate::lifecycle::in_flight::OperationId;
+use crate::operation_id::OperationId;
 use crate::postgres::statements::Isolation;
 use crate::resend;
 use crate::scope::EncodedScope;
@@ -25,6 +27,9 @@ pub struct Call {
     /// The headers that a request sent again by the completer carries.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) key: Result<Option<IdempotencyKey>, InvalidKey>,
+    /// The completer sends the request again.
+    #[cfg(feature = "axum")]
+    pub(crate) recovered: Option<Recovered>,
 }
 
 impl Call {
@@ -38,6 +43,8 @@ impl Call {
             path_and_query,
             headers: Vec::new(),
             key: Ok(None),
+            #[cfg(feature = "axum")]
+            recovered: None,
         }
     }
 
@@ -87,17 +94,22 @@ impl Request {
     /// The whole request counts.
     #[must_use]
     pub fn request(mut self, digest: Digest) -> Self {
-        let method = self.call.method.as_str();
-        self.fingerprint = Some(fingerprint_of_request(method, &self.call.path_and_query, &digest));
+        self.fingerprint = Some(self.fingerprint_of(&self.call.path_and_query, b"body", &digest.hash));
         self.body = digest.body;
         self
     }
 
-    /// `fingerprint = …`
+    /// `fingerprint = …` takes the payload's place, the query's included. Which operation it is for counts all the same: a refund must
+    /// not be answered with a charge's response.
     #[must_use]
     pub fn fingerprint(mut self, hash: [u8; 32]) -> Self {
-        self.fingerprint = Some(fingerprint(&[b"value", &hash]));
+        let path = self.call.path_and_query.split('?').next().unwrap_or_default();
+        self.fingerprint = Some(self.fingerprint_of(path, b"value", &hash));
         self
+    }
+
+    fn fingerprint_of(&self, target: &str, kind: &[u8], hash: &[u8]) -> Fingerprint {
+        fingerprint(&[self.handler.as_bytes(), self.call.method.as_str().as_bytes(), target.as_bytes(), kind, hash])
     }
 
     /// `key = optional`
@@ -153,31 +165,37 @@ impl Request {
     }
 
     /// The claim that this request makes.
-    pub(crate) fn claim(self, resendable: bool) -> Result<Claim, Error> {
+    pub(crate) fn claim(self, resendable: bool, of_steps: bool) -> Result<Claim, Error> {
         let scope = self.scope.0.map_err(|problem| Error::InvalidScope { problem })?;
-        let Call { idempotency, method, path_and_query, headers, key } = self.call;
+        #[cfg(feature = "axum")]
+        if let Some(recovered) = &self.call.recovered {
+            recovered.check(&scope)?;
+        }
+        let Call { idempotency, method, path_and_query, headers, key, .. } = self.call;
         let key = key?.ok_or_else(|| Error::MissingKey { header: idempotency.settings().header.clone() })?;
         let request =
             if resendable { resend::encode(&method, &path_and_query, &headers, &self.body) } else { Bytes::new() };
         let id = OperationId { scope: scope.into(), key: key.as_str().into() };
+        let namespace = idempotency.statements().namespace();
         Ok(Claim {
             handler: self.handler,
             lock: idempotency.statements().lock_number(&id),
+            key: key.within(namespace, &id.scope),
             id,
-            key,
             fingerprint: self.fingerprint.unwrap_or_else(|| fingerprint_of_function(self.handler)),
             ttl: self.ttl,
             lease: self.lease,
             isolation: self.isolation,
             wait: self.wait,
             request,
+            of_steps,
             idempotency,
         })
     }
 }
 
-/// A function has no request. Its name alone is its fingerprint: another function with the same scope and key must not be
-/// answered with its result.
-fn fingerprint_of_function(name: &str) -> Fingerprint {
-    fingerprint(&[b"function", name.rsplit("::").next().unwrap_or(name).as_bytes()])
+/// A function has no request. Its full path is its fingerprint: another function with the same scope and key, of the same name in
+/// another module too, must not be answered with its result.
+fn fingerprint_of_function(path: &str) -> Fingerprint {
+    fingerprint(&[b"function", path.as_bytes()])
 }

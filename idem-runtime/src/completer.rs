@@ -1,6 +1,8 @@
 //! A client that never comes back must not leave a charged customer without an order: abandoned operations are sent
 //! through the application's own router again.
 
+use std::sync::{Arc, OnceLock};
+
 use axum::Router;
 use axum::body::Body;
 use futures_util::future::join_all;
@@ -13,6 +15,7 @@ use crate::background::{AsyncRound, Background, Round};
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::resend;
+use crate::scope::decode;
 
 /// Marks a request that the [completer](Idempotency::completer) sends, as an extension of it.
 ///
@@ -35,16 +38,44 @@ use crate::resend;
 /// }
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Recovered {
     scope: String,
+    parts: Vec<String>,
+    /// The reason for which the claim has refused this request.
+    refused: Arc<OnceLock<String>>,
 }
 
 impl Recovered {
-    /// The operation's scope as it is stored: a string or a number as it stands, a tuple as `(1:a2:bc)`.
+    fn new(scope: &str) -> Self {
+        let parts = decode(scope).unwrap_or_default();
+        Self { scope: scope.to_owned(), parts, refused: Arc::default() }
+    }
+
+    /// What the attribute's scope was: the text of a string, a number or a `Uuid`. Of a tuple the text as it is stored; see
+    /// [`parts`](Self::parts). Of `scope = global`, `(global)`.
     #[must_use]
     pub fn scope(&self) -> &str {
-        &self.scope
+        match self.parts.as_slice() {
+            [one] => one,
+            _ => &self.scope,
+        }
+    }
+
+    /// The parts of a tuple as texts, one for any other scope, none for `scope = global`.
+    #[must_use]
+    pub fn parts(&self) -> &[String] {
+        &self.parts
+    }
+
+    /// Whether a request that is sent again belongs to `scope`; otherwise it runs nothing, and the operation is for a person.
+    pub(crate) fn check(&self, scope: &str) -> Result<(), Error> {
+        if scope == self.scope {
+            return Ok(());
+        }
+        let problem = "must be that of the operation that is sent again; accept `Recovered` in your authentication";
+        let _ = self.refused.set(format!("the scope of the request {problem}"));
+        Err(Error::InvalidScope { problem })
     }
 }
 
@@ -116,7 +147,7 @@ impl Recovery {
         let idempotency = &self.idempotency;
         let mut connection = idempotency.connection().await?;
         let reserve = idempotency.query(&idempotency.statements().reserve_abandoned).bind(BATCH);
-        let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
+        let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.not_executed(error))?;
         let due = rows.iter().map(|row| {
             Ok(Due {
                 scope: row.try_get("scope")?,
@@ -133,8 +164,10 @@ impl Recovery {
         let failure = if due.recoveries > most {
             Some(NOT_ENDED.to_owned())
         } else {
-            let answer = self.send(due).await;
-            (due.recoveries == most).then_some(answer)
+            let recovered = Recovered::new(&due.scope);
+            let refused = Arc::clone(&recovered.refused);
+            let answer = self.send(due, recovered).await;
+            refused.get().cloned().or_else(|| (due.recoveries == most).then_some(answer))
         };
         match failure {
             Some(failure) => self.idempotency.fail_operation(&due.scope, &due.key, &failure).await,
@@ -143,11 +176,11 @@ impl Recovery {
     }
 
     /// What the application answered, for the person who reads it if this was the last attempt.
-    async fn send(&self, due: &Due) -> String {
+    async fn send(&self, due: &Due, recovered: Recovered) -> String {
         let Some(mut request) = self.request(due) else {
             return "the stored request must be one that this crate wrote".to_owned();
         };
-        request.extensions_mut().insert(Recovered { scope: due.scope.clone() });
+        request.extensions_mut().insert(recovered);
         let mut router = self.router.clone();
         // A panic of the handler must not end the completer.
         let sent = tokio::spawn(async move { router.call(request).await });

@@ -4,6 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::key::InvalidKey;
+use crate::postgres::ending::Untidy;
+use crate::postgres::sqlstate;
 
 /// Where the published contract stands; each problem's `type` is this and its name.
 pub(crate) const PROBLEM_BASE_URL: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/contract/index.html#";
@@ -28,15 +30,22 @@ pub enum Error {
         /// When to ask again.
         retry_after: Duration,
     },
-    /// 503: no connection to the database in time, or the transaction lost a conflict. Nothing of the transaction was
-    /// left behind; retry.
+    /// 503: no connection to the database in time, or the server takes no writes. The operation was not completed; retry with the
+    /// same key.
     Unavailable {
         /// When to ask again.
         retry_after: Duration,
         /// What the database said, for the log; never part of the answer.
         source: sqlx::Error,
     },
-    /// 503: the connection broke around the commit and the outcome could not be read yet; a retry will learn it.
+    /// 503: the transaction lost to a concurrent one and was rolled back; retry with the same key.
+    Conflict {
+        /// When to ask again.
+        retry_after: Duration,
+        /// What the database said; `None` where it said so to the handler.
+        source: Option<sqlx::Error>,
+    },
+    /// 503: the answer to the commit was lost or not certain, and the outcome could not be read yet; a retry will learn it.
     OutcomeUnknown {
         /// When to ask again.
         retry_after: Duration,
@@ -45,8 +54,16 @@ pub enum Error {
     UnkeyedOutcomeUnknown,
     /// 500: the handler's response cannot be stored, so its writes were rolled back.
     NotStorable(NotStorable),
-    /// 500: the transaction that holds the claim was ended inside the handler. Nothing was stored.
-    Escaped,
+    /// 500: the handler left its transaction (a helper ran `COMMIT`), so whether its effects were committed is not known.
+    ///
+    /// It is final: every retry with this key is answered with it and runs nothing, until a person has looked at the data and frees
+    /// the key ([`failed_operations`](crate::Idempotency::failed_operations), [`discard_failed`](crate::Idempotency::discard_failed)).
+    /// The log names the handler at `ERROR`. Without a key (`key = optional`) there is nothing to store.
+    EffectsUnknown,
+    /// 500: the handler left its transaction in a state that must not be committed. It was rolled back, and the key is free.
+    Untidy(Untidy),
+    /// The client hung up before the handler began, so it was not begun. Nobody gets this answer.
+    Abandoned,
     /// 409: the lease of a multi-step operation ran out and another attempt has taken it over. This attempt records
     /// nothing more; pass the error on.
     LostClaim,
@@ -69,6 +86,14 @@ pub enum Error {
         /// The part that failed.
         name: String,
     },
+    /// 503: a part of the operation was interrupted because the database could not be used, so whatever the handler makes of it is no
+    /// outcome. The log names the cause; retry with the same key.
+    Interrupted {
+        /// The part.
+        name: String,
+        /// When to ask again.
+        retry_after: Duration,
+    },
     /// 500: a result is no JSON, or the recorded one does not fit its type any more.
     Json(serde_json::Error),
     /// 500: the scope cannot be stored. Nothing ran.
@@ -76,7 +101,7 @@ pub enum Error {
         /// What it must be.
         problem: &'static str,
     },
-    /// 500: the database refused a statement of ours or the commit. Nothing of the transaction was left behind.
+    /// 500: the database refused a statement of ours or the commit; the transaction was rolled back.
     Database(sqlx::Error),
     /// A setting was refused when it was set.
     Setting {
@@ -102,6 +127,8 @@ pub enum NotStorable {
     },
     /// Reading its body failed.
     Unreadable,
+    /// A 1xx response hands the connection over (an upgrade): there is no outcome to store.
+    Upgrade,
 }
 
 impl fmt::Display for NotStorable {
@@ -114,6 +141,9 @@ impl fmt::Display for NotStorable {
                 "the response must be at most {limit} bytes long to be stored; return less or raise `response_limit`"
             ),
             Self::Unreadable => formatter.write_str("the response's body failed while it was read"),
+            Self::Upgrade => formatter.write_str(
+                "a 1xx response hands the connection over and has no outcome to store; upgrade on a route without `#[idempotent]`",
+            ),
         }
     }
 }
@@ -127,7 +157,12 @@ impl fmt::Display for Error {
                 "the idempotency key was used with another request; use a new key for a new operation",
             ),
             Self::InFlight { .. } => formatter.write_str("an operation with this idempotency key is in flight"),
-            Self::Unavailable { .. } => formatter.write_str("the database could not be used; nothing was changed"),
+            Self::Unavailable { .. } => formatter.write_str(
+                "the database could not be used, so the operation was not completed; send it again with the same idempotency key",
+            ),
+            Self::Conflict { .. } => formatter.write_str(
+                "the operation lost to a concurrent one and was rolled back; send it again with the same idempotency key",
+            ),
             Self::OutcomeUnknown { .. } => {
                 formatter.write_str("the outcome is not known yet; a retry with the same idempotency key will learn it")
             }
@@ -135,9 +170,12 @@ impl fmt::Display for Error {
                 "the outcome is not known; send an idempotency key so that a retry is safe",
             ),
             Self::NotStorable(problem) => problem.fmt(formatter),
-            Self::Escaped => formatter.write_str(
-                "the transaction of the claim was ended inside the handler; remove `COMMIT` and `ROLLBACK` from what it calls",
+            Self::EffectsUnknown => formatter.write_str(
+                "it is not known what the operation has changed; it is not repeated under this idempotency key, and a person must look \
+                 at it",
             ),
+            Self::Untidy(untidy) => untidy.fmt(formatter),
+            Self::Abandoned => formatter.write_str("the client hung up before the operation began"),
             Self::LostClaim => formatter.write_str("another attempt has taken this operation over; this one must end"),
             Self::StepsChanged { recorded: None, asked: None } => formatter.write_str(
                 "the operation was begun in steps (`op: &mut Operation`); finish it before the handler takes `tx: &mut Tx`",
@@ -159,9 +197,19 @@ impl fmt::Display for Error {
                 formatter,
                 "`{name}` failed, so nothing may follow it in this attempt; return its error, or make it a result (`Ok`) to go on"
             ),
-            Self::Json(_) => formatter.write_str("a recorded result must be JSON that fits its type"),
+            Self::Interrupted { name, .. } => write!(
+                formatter,
+                "the database could not be used in `{name}`, so the operation was not completed; send it again with the same \
+                 idempotency key"
+            ),
+            Self::Json(_) => formatter.write_str(
+                "a recorded result must be JSON that is read back as it was: no NaN, no skipped field without a default",
+            ),
             Self::InvalidScope { problem } => write!(formatter, "the scope {problem}"),
-            Self::Database(_) => formatter.write_str("the database refused the operation; nothing was changed"),
+            Self::Database(error) if sqlstate::is_not_migrated(error) => formatter.write_str(
+                "a table or a function of the schema is missing or of another version; call `migrate()` when the application starts",
+            ),
+            Self::Database(_) => formatter.write_str("the database refused a statement, and its transaction was rolled back"),
             Self::Setting { name, problem } => write!(formatter, "`{name}` {problem}"),
             Self::Migrate(_) => formatter.write_str("the migrations could not be applied"),
         }
@@ -173,6 +221,7 @@ impl std::error::Error for Error {
         match self {
             Self::InvalidKey(source) => Some(source),
             Self::Unavailable { source, .. } | Self::Database(source) => Some(source),
+            Self::Conflict { source: Some(source), .. } => Some(source),
             Self::Migrate(source) => Some(source),
             Self::Json(source) => Some(source),
             _ => None,
@@ -193,6 +242,8 @@ impl Error {
         match self {
             Self::InFlight { retry_after }
             | Self::Unavailable { retry_after, .. }
+            | Self::Conflict { retry_after, .. }
+            | Self::Interrupted { retry_after, .. }
             | Self::OutcomeUnknown { retry_after } => Some(*retry_after),
             Self::LostClaim => Some(Duration::from_secs(1)),
             _ => None,
@@ -220,6 +271,12 @@ mod problem {
                 }
                 Self::InFlight { .. } => ("in-flight", "Operation in flight", StatusCode::CONFLICT),
                 Self::Unavailable { .. } => ("unavailable", "Database unavailable", StatusCode::SERVICE_UNAVAILABLE),
+                Self::Conflict { .. } => {
+                    ("unavailable", "Lost to a concurrent operation", StatusCode::SERVICE_UNAVAILABLE)
+                }
+                Self::Interrupted { .. } => ("unavailable", "Database unavailable", StatusCode::SERVICE_UNAVAILABLE),
+                Self::Abandoned => ("unavailable", "Not begun", StatusCode::SERVICE_UNAVAILABLE),
+                Self::EffectsUnknown => ("effects-unknown", "Effects unknown", StatusCode::INTERNAL_SERVER_ERROR),
                 Self::OutcomeUnknown { .. } => ("outcome-unknown", "Outcome unknown", StatusCode::SERVICE_UNAVAILABLE),
                 Self::UnkeyedOutcomeUnknown => {
                     ("outcome-unknown", "Outcome unknown", StatusCode::INTERNAL_SERVER_ERROR)
@@ -228,7 +285,7 @@ mod problem {
                     ("response-not-storable", "Response not storable", StatusCode::INTERNAL_SERVER_ERROR)
                 }
                 Self::LostClaim => ("in-flight", "Operation in flight", StatusCode::CONFLICT),
-                Self::Escaped
+                Self::Untidy(_)
                 | Self::StepsChanged { .. }
                 | Self::DuplicateStep { .. }
                 | Self::StepFailed { .. }
@@ -243,7 +300,10 @@ mod problem {
         /// What the client may know: nothing of the server's insides.
         fn detail(&self) -> String {
             match self.problem() {
-                ("internal", ..) => "the operation failed and nothing was changed".to_owned(),
+                ("internal", ..) => {
+                    "the operation failed and was rolled back; one of several steps keeps those that it had finished"
+                        .to_owned()
+                }
                 _ => self.to_string(),
             }
         }

@@ -9,13 +9,15 @@ use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, SqlStr};
 use tokio::sync::watch;
 
-use crate::builder::{Builder, Settings};
+use crate::builder::Settings;
+use crate::detached::Detached;
 use crate::error::Error;
 use crate::lifecycle::in_flight::Registry;
 use crate::lifecycle::outcome::StoredResponse;
 use crate::lifecycle::recent::Recent;
 use crate::outbox::OutboxStatements;
 use crate::postgres::statements::Statements;
+use crate::unused::Unused;
 
 /// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there
 /// through `FromRef`.
@@ -47,6 +49,8 @@ struct Inner {
     recent: Recent,
     /// How many operations run in tasks of their own.
     running: watch::Sender<usize>,
+    detached: Detached,
+    unused: Unused,
 }
 
 impl Idempotency {
@@ -56,22 +60,21 @@ impl Idempotency {
         Self::from_settings(pool, Settings::default())
     }
 
-    /// Starts from the defaults; see [`Builder`] for the settings.
-    #[must_use]
-    pub fn builder(pool: PgPool) -> Builder {
-        Builder::new(pool)
-    }
-
-    pub(crate) fn from_settings(pool: PgPool, settings: Settings) -> Self {
+    pub(crate) fn from_settings(pool: PgPool, mut settings: Settings) -> Self {
+        if settings.max_detached == 0 {
+            settings.max_detached = (pool.options().get_max_connections() as usize / 2).max(1);
+        }
         let statements = Statements::new(&settings.schema);
         let outbox = OutboxStatements::new(&settings.schema, settings.outbox_retention);
         let (running, _) = watch::channel(0);
         let (registry, recent) = (Registry::default(), Recent::default());
-        Self { inner: Arc::new(Inner { pool, settings, statements, outbox, registry, recent, running }) }
+        let (detached, unused) = (Detached::default(), Unused::default());
+        let inner = Inner { pool, settings, statements, outbox, registry, recent, running, detached, unused };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Waits until no operation of this handle and its clones is in flight, at most for the
-    /// [`shutdown_limit`](Builder::shutdown_limit). Call it after the server has stopped accepting requests.
+    /// [`shutdown_limit`](crate::Builder::shutdown_limit). Call it after the server has stopped accepting requests.
     ///
     /// Returns how many operations still run: 0 unless the limit was reached. What is cut off then is rolled back by
     /// Postgres, and the client's retry runs it.
@@ -102,6 +105,14 @@ impl Idempotency {
         &self.inner.registry
     }
 
+    pub(crate) fn detached(&self) -> &Detached {
+        &self.inner.detached
+    }
+
+    pub(crate) fn unused(&self) -> &Unused {
+        &self.inner.unused
+    }
+
     pub(crate) fn recent(&self) -> &Recent {
         &self.inner.recent
     }
@@ -123,6 +134,11 @@ impl Idempotency {
 
     pub(crate) fn unavailable(&self, source: sqlx::Error) -> Error {
         Error::Unavailable { retry_after: self.retry_after(), source }
+    }
+
+    /// `source` is what the server said, where it came to us.
+    pub(crate) fn conflict(&self, source: Option<sqlx::Error>) -> Error {
+        Error::Conflict { retry_after: self.retry_after(), source }
     }
 
     pub(crate) fn outcome_unknown(&self) -> Error {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use http::HeaderValue;
 
+use crate::fingerprint::sha256;
+
 /// The longest idempotency key, in characters (one byte each: keys are visible ASCII).
 pub const MAX_KEY_LENGTH: usize = 255;
 
@@ -11,8 +13,26 @@ pub const MAX_KEY_LENGTH: usize = 255;
 ///
 /// It names one logical operation within a [`Scope`](crate::Scope). `Debug` shows its length and not its text: keys
 /// stay out of logs.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(String);
+#[derive(Clone)]
+pub struct IdempotencyKey {
+    text: String,
+    /// The digest of the schema and the scope in which it counts; empty for a key by itself.
+    space: Vec<u8>,
+}
+
+impl PartialEq for IdempotencyKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for IdempotencyKey {}
+
+impl std::hash::Hash for IdempotencyKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
 
 impl IdempotencyKey {
     /// Takes a key as it stands.
@@ -30,7 +50,27 @@ impl IdempotencyKey {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(InvalidKey("must be visible ASCII characters without spaces"));
         }
-        Ok(Self(text))
+        Ok(Self::by_itself(text))
+    }
+
+    fn by_itself(text: String) -> Self {
+        Self { text, space: Vec::new() }
+    }
+
+    /// The key as it counts in a scope of a schema.
+    pub(crate) fn within(self, namespace: &str, scope: &str) -> Self {
+        let space = sha256(&[namespace.as_bytes(), scope.as_bytes()]).to_vec();
+        Self { space, ..self }
+    }
+
+    /// A key from a payload. What is no key as it stands (spaces, other characters, more than 255 of them) is named by its digest, so
+    /// that a message with such an identifier is no poison.
+    pub(crate) fn natural(text: String) -> Result<Self, InvalidKey> {
+        if text.is_empty() {
+            return Err(InvalidKey("must not be empty"));
+        }
+        let digest = || Self::from_digest(&format!("sha256-{}", crate::hex::encode(&sha256(&[text.as_bytes()]))));
+        Ok(Self::new(text.clone()).unwrap_or_else(|_| digest()))
     }
 
     /// Reads a header value: the bare key, or the same key as an RFC 9651 string in double quotes.
@@ -56,36 +96,43 @@ impl IdempotencyKey {
     /// A key that no other call returns (a version 4 UUID).
     #[must_use]
     pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string())
+        Self::by_itself(uuid::Uuid::new_v4().to_string())
     }
 
     /// The hexadecimal digits of a digest.
     pub(crate) fn from_digest(digits: &str) -> Self {
-        Self(digits.to_owned())
+        Self::by_itself(digits.to_owned())
     }
 
     /// The key's text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
-    /// The key for one downstream call of this operation: `<key>:<name>`, the same on every retry.
+    /// The key for one downstream call of this operation, the same on every retry: `<name>-<32 hexadecimal digits>`, at most 64
+    /// characters.
     ///
-    /// A result longer than [`MAX_KEY_LENGTH`] is shortened to its SHA-256 in hexadecimal, so that providers with the
-    /// usual limit of 255 accept it and different operations keep different keys.
+    /// The digits are a digest over the schema, the scope, this key and `name`, so that no two tenants, operations or calls share a key
+    /// at a provider, whatever characters their keys have. Of the name, letters, digits, `-` and `_` are shown, at most 31 of them; the
+    /// digest is over all of it.
     ///
     /// ```
     /// # use idem_runtime::IdempotencyKey;
     /// let key = IdempotencyKey::new("order-7")?;
-    /// assert_eq!(key.derive("charge").as_str(), "order-7:charge");
+    /// let charge = key.derive("charge");
+    /// assert!(charge.as_str().starts_with("charge-") && charge.as_str().len() <= 64);
+    /// assert_ne!(charge, key.derive("refund"));
     /// # Ok::<(), idem_runtime::InvalidKey>(())
     /// ```
     #[must_use]
     pub fn derive(&self, name: &str) -> Self {
-        let derived = format!("{}:{name}", self.0);
-        let fits = derived.len() <= MAX_KEY_LENGTH && derived.bytes().all(|byte| byte.is_ascii_graphic());
-        if fits { Self(derived) } else { Self(crate::hex::encode(&crate::fingerprint::sha256(&[derived.as_bytes()]))) }
+        let digest = sha256(&[&self.space, self.text.as_bytes(), name.as_bytes()]);
+        let shown = name.chars().filter(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_'));
+        let shown: String = shown.take(31).collect();
+        let digits = crate::hex::encode(&digest[..16]);
+        let text = if shown.is_empty() { digits } else { format!("{shown}-{digits}") };
+        Self { text, space: self.space.clone() }
     }
 }
 
@@ -112,19 +159,19 @@ fn unquote(rest: &str) -> Result<String, InvalidKey> {
 
 impl fmt::Debug for IdempotencyKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "IdempotencyKey({} characters)", self.0.len())
+        write!(formatter, "IdempotencyKey({} characters)", self.text.len())
     }
 }
 
 impl fmt::Display for IdempotencyKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(&self.text)
     }
 }
 
 impl AsRef<str> for IdempotencyKey {
     fn as_ref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -156,7 +203,7 @@ impl std::error::Error for InvalidKey {}
     note = "an `Option` needs a decision first: use `key = optional` for the header, or an expression that always has a key"
 )]
 pub trait Key {
-    /// The key's text; it is checked like a key from a header.
+    /// The key's text, not empty. One that would be no key in a header is named by its digest.
     fn key(&self) -> String;
 }
 
@@ -200,7 +247,7 @@ mod tests {
     use super::*;
 
     fn parse(bytes: &[u8]) -> Result<String, InvalidKey> {
-        IdempotencyKey::from_header(&HeaderValue::from_bytes(bytes).expect("a header value")).map(|key| key.0)
+        IdempotencyKey::from_header(&HeaderValue::from_bytes(bytes).expect("a header value")).map(|key| key.text)
     }
 
     #[test]
@@ -240,12 +287,38 @@ mod tests {
     }
 
     #[test]
-    fn derived_keys_differ_by_operation_and_name_and_fit() {
-        let long = |last: &str| IdempotencyKey::new("k".repeat(254) + last).expect("a key");
-        assert_eq!(long("a").derive("charge").as_str().len(), 64);
-        assert_ne!(long("a").derive("charge"), long("b").derive("charge"));
-        assert_ne!(long("a").derive("charge"), long("a").derive("refund"));
-        assert_eq!(long("a").derive("charge"), long("a").derive("charge"));
+    fn no_two_of_schema_scope_key_and_name_share_a_derived_key() {
+        let mut derived = std::collections::HashSet::new();
+        let parts = ["a", "a:b", "ab", "b", ":", "a:", "(1:a1:b)"];
+        for namespace in ["idem", "other"] {
+            for scope in parts {
+                for key in parts {
+                    let key = IdempotencyKey::new(key).expect("a key").within(namespace, scope);
+                    for name in ["charge", "charge:refund", "refund", "", "\u{fc}", "Charge", "charge "] {
+                        let key = key.derive(name);
+                        assert!(IdempotencyKey::new(key.as_str()).is_ok() && key.as_str().len() <= 64, "{key}");
+                        assert!(derived.insert(key.as_str().to_owned()), "{namespace} {scope} {name}: {key}");
+                    }
+                }
+            }
+        }
+        let long = IdempotencyKey::new("k".repeat(255)).expect("a key").derive(&"n".repeat(1_000));
+        assert_eq!(long.as_str().len(), 64);
+        let key = IdempotencyKey::new("k").expect("a key").within("idem", "s");
+        assert_eq!(key.derive("charge"), key.derive("charge"), "the same on every retry");
+        assert_ne!(key.derive("a").derive("b"), key.derive("b").derive("a"));
+    }
+
+    #[test]
+    fn a_natural_key_is_a_key_and_two_of_them_are_two() {
+        let natural = |text: &str| IdempotencyKey::natural(text.to_owned()).expect("a key");
+        assert_eq!(natural("evt_1").as_str(), "evt_1");
+        let odd = ["order 7", "order  7", "\u{fc}", "\0", "\n"].map(natural);
+        let long = [natural(&"k".repeat(256)), natural(&"k".repeat(257))];
+        let distinct: std::collections::HashSet<_> = odd.iter().chain(&long).collect();
+        assert_eq!(distinct.len(), 7);
+        assert!(distinct.iter().all(|key| IdempotencyKey::new(key.as_str()).is_ok()));
+        assert!(IdempotencyKey::natural(String::new()).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod call;
 #[cfg(feature = "axum")]
 mod completer;
 pub mod contract;
+mod detached;
 mod error;
 mod fingerprint;
 mod hex;
@@ -17,8 +18,10 @@ mod lifecycle;
 #[cfg(feature = "utoipa")]
 pub mod openapi;
 mod operation;
+mod operation_id;
 mod outbox;
 mod postgres;
+mod recorded;
 mod resend;
 #[cfg(feature = "axum")]
 mod response;
@@ -28,6 +31,7 @@ mod scope;
 mod status;
 mod sweeper;
 mod telemetry;
+mod unused;
 
 pub use builder::Builder;
 #[cfg(feature = "axum")]
@@ -38,6 +42,7 @@ pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step, StepName};
 pub use outbox::{DeadLetter, Message, Outbox, Relay};
+pub use postgres::ending::Untidy;
 pub use postgres::transaction::Tx;
 pub use scope::{GlobalScope, MAX_SCOPE_LENGTH, Scope};
 pub use status::{FailedOperation, Status};

@@ -40,6 +40,9 @@ const COMMON: u8 = 0x80;
 /// Reads a response whole. Gives back an equal one for the first caller.
 pub(crate) async fn store(response: Response, limit: usize) -> Result<(Response, StoredResponse), NotStorable> {
     use axum::body::HttpBody as _;
+    if response.status().is_informational() {
+        return Err(NotStorable::Upgrade);
+    }
     let (parts, body) = response.into_parts();
     let length = body.size_hint().exact().ok_or(NotStorable::Streaming)?;
     if length > limit as u64 {

@@ -3,15 +3,18 @@
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method};
-use tracing::Instrument;
 
 use crate::call::{Call, Request};
+use crate::completer::Recovered;
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::{IdempotencyKey, InvalidKey};
-use crate::lifecycle::execution::{self, Answer, Execution, Handler, HandlerFuture};
+use crate::lifecycle::handler::{Answer, Execution, Handler, HandlerFuture};
+use crate::lifecycle::unit::Unit;
+use crate::lifecycle::unkeyed::Unkeyed;
 use crate::operation::Operation;
 use crate::postgres::transaction::Tx;
+use crate::telemetry::{Outcome, Outcomes, Telemetry};
 
 impl Call {
     pub(crate) fn request(
@@ -19,12 +22,13 @@ impl Call {
         method: Method,
         path_and_query: String,
         headers: &HeaderMap,
+        recovered: Option<Recovered>,
     ) -> Self {
         let settings = idempotency.settings();
         let mut values = headers.get_all(&settings.header).iter();
         let key = parse_key(values.next(), values.next());
         let resent = settings.resent_headers.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
-        Self { method, path_and_query, headers: resent.collect(), key, idempotency }
+        Self { method, path_and_query, headers: resent.collect(), key, recovered, idempotency }
     }
 }
 
@@ -56,12 +60,13 @@ impl Request {
     }
 
     async fn run_transaction(self, handler: Handler<Tx>) -> Response {
-        self.answer(async |request: Self| {
+        self.answer(async |request: Self, telemetry| {
             if request.is_unkeyed() {
-                return execution::unkeyed(request.call.idempotency, request.isolation, request.lease, handler).await;
+                let Self { call, handler: name, isolation, lease, .. } = request;
+                let unkeyed = Unkeyed { idempotency: call.idempotency, handler: name, isolation, lease };
+                return unkeyed.answer(telemetry, handler).await;
             }
-            let replay_failures = request.replay_failures;
-            Execution { claim: request.claim(false)?, replay_failures }.enter(handler).await
+            request.execute(telemetry, handler).await
         })
         .await
     }
@@ -71,24 +76,37 @@ impl Request {
             // Steps need a key to be recorded under; nobody else will ever send this one.
             self.call.key = Ok(Some(IdempotencyKey::random()));
         }
-        self.answer(async |request: Self| {
-            let replay_failures = request.replay_failures;
-            Execution { claim: request.claim(true)?, replay_failures }.enter(handler).await
-        })
-        .await
+        self.answer(async |request: Self, telemetry| request.execute(telemetry, handler).await).await
     }
 
-    async fn answer(self, run: impl AsyncFnOnce(Self) -> Result<Answer, Error>) -> Response {
+    async fn execute<U: Unit>(self, telemetry: Telemetry, handler: Handler<U>) -> Result<Answer, Error> {
+        let (replay_failures, method) = (self.replay_failures, self.call.method.clone());
+        match self.claim(U::OF_STEPS, U::OF_STEPS) {
+            Ok(claim) => Execution { claim, method, replay_failures }.answer(telemetry, handler).await,
+            Err(error) => telemetry.finish(Err(error)),
+        }
+    }
+
+    async fn answer(self, run: impl AsyncFnOnce(Self, Telemetry) -> Result<Answer, Error>) -> Response {
         let idempotency = self.call.idempotency.clone();
         let telemetry = self.telemetry();
-        let answer = run(self).instrument(telemetry.span()).await;
-        telemetry.finish(answer.as_ref().map(|answer| answer.outcome));
-        match answer {
+        match run(self, telemetry).await {
             Ok(answer) => answer.response,
-            Err(error) => {
-                let settings = idempotency.settings();
-                error.respond(&settings.problem_base_url, settings.mismatch_status())
-            }
+            Err(error) => idempotency.respond(&error),
         }
+    }
+}
+
+impl Idempotency {
+    /// The answer in place of the handler's.
+    pub(crate) fn respond(&self, error: &Error) -> Response {
+        let settings = self.settings();
+        error.respond(&settings.problem_base_url, settings.mismatch_status())
+    }
+}
+
+impl Outcomes for Answer {
+    fn outcome(&self) -> Outcome {
+        self.outcome
     }
 }

@@ -12,7 +12,7 @@ pub const MAX_SCOPE_LENGTH: usize = 255;
 /// Who owns an idempotency key: what `scope = …` of [`idempotent`](crate::idempotent) may evaluate to.
 ///
 /// Strings, integers, [`Uuid`]s and tuples of two to four of them. Encoded, a scope is at most [`MAX_SCOPE_LENGTH`]
-/// bytes without a NUL; a longer one is an error that names the handler, never a truncation. The parts of a tuple are
+/// bytes without a NUL, and neither it nor a part of it is empty; any other is an error that names the handler, never a truncation. The parts of a tuple are
 /// length-prefixed, so `("ab", "c")` and `("a", "bc")` differ whatever a client puts into them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a scope",
@@ -120,6 +120,9 @@ impl EncodedScope {
     pub(crate) fn of(scope: &(impl Scope + ?Sized)) -> Self {
         let mut text = String::new();
         scope.encode(&mut text);
+        if has_empty_part(&text) {
+            return Self(Err("must not be empty, nor any part of it: strangers would share a space"));
+        }
         if text.len() > MAX_SCOPE_LENGTH {
             return Self(Err("must be at most 255 bytes long; use an identifier"));
         }
@@ -131,6 +134,48 @@ impl EncodedScope {
 
     pub(crate) fn global() -> Self {
         Self::of(&GlobalScope)
+    }
+}
+
+/// What a scope's text was made from: one value, or the parts of a tuple. `None` for the global scope.
+pub(crate) fn decode(text: &str) -> Option<Vec<String>> {
+    match text.strip_prefix('(') {
+        None => Some(vec![text.to_owned()]),
+        Some(marked) if marked.starts_with('(') => Some(vec![marked.to_owned()]),
+        Some(parts) if parts.starts_with(|first: char| first.is_ascii_digit()) => Some(decode_parts(parts)),
+        Some(_) => None,
+    }
+}
+
+/// A part that is a tuple itself stays encoded.
+fn decode_parts(mut text: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    while let Some((length, rest)) = text.split_once(':') {
+        let Some((part, rest)) = length.parse().ok().and_then(|length| rest.split_at_checked(length)) else { break };
+        let marked = part.strip_prefix('(').filter(|marked| marked.starts_with('('));
+        parts.push(marked.unwrap_or(part).to_owned());
+        text = rest;
+    }
+    parts
+}
+
+fn has_empty_part(text: &str) -> bool {
+    match text.strip_prefix('(') {
+        None => text.is_empty(),
+        Some(parts) if parts.starts_with(|first: char| first.is_ascii_digit()) => {
+            let mut rest = parts;
+            while let Some((length, after)) = rest.split_once(':') {
+                let Some((part, after)) = length.parse().ok().and_then(|length| after.split_at_checked(length)) else {
+                    return false;
+                };
+                if has_empty_part(part) {
+                    return true;
+                }
+                rest = after;
+            }
+            false
+        }
+        Some(_) => false,
     }
 }
 
@@ -156,14 +201,38 @@ mod tests {
             encoded(forged.as_str()),
             encoded("(global)"),
             encoded("((global)"),
-            encoded(""),
             EncodedScope::global().0.expect("fits"),
-            encoded(("", "")),
             encoded(-1_i64),
             encoded(Uuid::nil()),
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "{all:?}");
+    }
+
+    #[test]
+    fn a_scope_is_given_back_as_it_came() {
+        for text in ["7", "(x", "((x", "(global)", "(1:a1:b)", "a:b", " ", "\u{fc}"] {
+            assert_eq!(decode(&encoded(text)), Some(vec![text.to_owned()]), "{text}");
+        }
+        for parts in [["a", "b"], ["(1:a", "b)"], ["(x", "((y"], ["1:", ":1"], ["\u{fc}", "7"]] {
+            let expected = parts.map(str::to_owned).to_vec();
+            assert_eq!(decode(&encoded((parts[0], parts[1]))), Some(expected), "{parts:?}");
+        }
+        assert_eq!(decode(&encoded((1, ("a", "b")))), Some(vec!["1".to_owned(), "(1:a1:b)".to_owned()]));
+        assert_eq!(decode(&EncodedScope::global().0.expect("fits")), None);
+    }
+
+    #[test]
+    fn nothing_is_no_owner() {
+        let refused = |scope: EncodedScope| scope.0.is_err();
+        assert!(refused(EncodedScope::of("")) && refused(EncodedScope::of(&String::new())));
+        assert!(refused(EncodedScope::of(&("", "a"))) && refused(EncodedScope::of(&("a", ""))));
+        assert!(refused(EncodedScope::of(&("a", ("b", "")))) && refused(EncodedScope::of(&(("", 1), 2, 3))));
+        for fine in
+            [EncodedScope::of(&("(", "a")), EncodedScope::of(" "), EncodedScope::of("(0:"), EncodedScope::of(&0)]
+        {
+            assert!(fine.0.is_ok(), "{fine:?}");
+        }
     }
 
     #[test]

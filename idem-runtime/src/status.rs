@@ -9,8 +9,8 @@ use sqlx::postgres::PgRow;
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::lifecycle::in_flight::OperationId;
 use crate::operation::recovery_points;
+use crate::operation_id::OperationId;
 use crate::scope::{EncodedScope, Scope};
 
 /// What is known of an idempotency key. As JSON: `{"state": "completed", "status": 201}`; times are Unix seconds.
@@ -33,6 +33,11 @@ pub enum Status {
         /// The response's HTTP status; 200 for a function's result.
         status: u16,
     },
+    /// The handler left its transaction, so that nobody knows what it changed; a person must look at it and free the key.
+    EffectsUnknown {
+        /// How.
+        reason: String,
+    },
     /// The completer gave up; a person must look at it.
     Failed {
         /// Why.
@@ -42,7 +47,7 @@ pub enum Status {
     },
 }
 
-/// A multi-step operation that the completer gave up.
+/// An operation that needs a person: the completer gave it up, or its handler left its transaction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FailedOperation {
@@ -50,8 +55,11 @@ pub struct FailedOperation {
     pub scope: String,
     /// Its idempotency key.
     pub key: String,
-    /// Why the completer gave up.
+    /// Why it needs a person.
     pub reason: String,
+    /// Whether the handler left its transaction, so that it is not known what it changed. Such an operation is not retried: look at the
+    /// data, and free the key with [`discard_failed`](Idempotency::discard_failed).
+    pub effects_unknown: bool,
     /// The last recovery point.
     pub step: Option<String>,
     /// How many attempts there were, the clients' included.
@@ -94,22 +102,23 @@ impl Idempotency {
             .bind(&*id.scope)
             .bind(&*id.key)
             .bind(self.statements().lock_number(&id));
-        let row = status.fetch_one(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let row = status.fetch_one(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         read_status(&row).map_err(Error::Database)
     }
 
-    /// The operations that the completer gave up, the oldest first, at most `limit` of them.
+    /// The operations that need a person, the oldest first, at most `limit` of them.
     ///
     /// # Errors
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn failed_operations(&self, limit: u32) -> Result<Vec<FailedOperation>, Error> {
         let mut connection = self.connection().await?;
         let failed = self.query(&self.statements().failed).bind(i64::from(limit));
-        let rows = failed.fetch_all(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let rows = failed.fetch_all(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         rows.iter().map(read_failed).collect::<sqlx::Result<_>>().map_err(Error::Database)
     }
 
-    /// Gives a failed operation to the completer again, with all its attempts. Whether it was still failed.
+    /// Gives an operation that the completer gave up to it again, with all its attempts. Whether it was still failed. One whose
+    /// effects are not known is left alone: nothing could resume it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] and [`Error::Database`].
@@ -129,7 +138,7 @@ impl Idempotency {
     async fn touch_failed(&self, statement: sqlx::SqlStr, operation: &FailedOperation) -> Result<bool, Error> {
         let mut connection = self.connection().await?;
         let touch = self.query(&statement).bind(&operation.scope).bind(&operation.key);
-        let touched = touch.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let touched = touch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         Ok(touched.rows_affected() == 1)
     }
 
@@ -138,7 +147,7 @@ impl Idempotency {
     pub(crate) async fn fail_operation(&self, scope: &str, key: &str, failure: &str) -> Result<(), Error> {
         let mut connection = self.connection().await?;
         let fail = self.query(&self.statements().fail).bind(scope).bind(key).bind(failure);
-        let failed = fail.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let failed = fail.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         if failed.rows_affected() == 1 {
             tracing::error!(failure, "an operation could not be completed and needs a person");
         }
@@ -152,7 +161,8 @@ fn read_status(row: &PgRow) -> sqlx::Result<Status> {
     let status: Option<i16> = row.try_get("status")?;
     let failure: Option<String> = row.try_get("failure")?;
     Ok(match (live, status.and_then(|status| u16::try_from(status).ok()), failure) {
-        (Some(true), Some(status), _) => Status::Completed { status },
+        (Some(true), Some(_), Some(reason)) => Status::EffectsUnknown { reason },
+        (Some(true), Some(status), None) => Status::Completed { status },
         (Some(true), None, Some(reason)) => Status::Failed { reason, step: last_step(row)? },
         (Some(true), None, None) => Status::InFlight { since: time(row, "started_at")?, step: last_step(row)? },
         _ if locked => Status::InFlight { since: time(row, "locked_since")?, step: None },
@@ -166,7 +176,8 @@ fn read_failed(row: &PgRow) -> sqlx::Result<FailedOperation> {
         key: row.try_get("key")?,
         reason: row.try_get("failure")?,
         step: last_step(row)?,
-        attempts: row.try_get("attempt")?,
+        effects_unknown: row.try_get("effects_unknown")?,
+        attempts: row.try_get::<Option<i32>, _>("attempt")?.unwrap_or(1),
         since: time(row, "started_at")?,
     })
 }

@@ -44,7 +44,7 @@ impl Idempotency {
         let settings = self.settings();
         let mut connection = self.connection().await?;
         let batch = self.query(statement).bind(i64::from(settings.sweep_batch));
-        let swept = batch.execute(&mut *connection).await.map_err(|error| self.refused(error))?.rows_affected();
+        let swept = batch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?.rows_affected();
         #[cfg(feature = "metrics")]
         metrics::counter!("idem_swept_total").increment(swept);
         Ok(swept)

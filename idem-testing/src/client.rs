@@ -25,11 +25,31 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+/// Which answers end a client's attempts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Finality {
+    /// The status of a handler that always fails. It has no better one.
+    pub(crate) failure: Option<StatusCode>,
+    /// The handler's own outcome is 409; otherwise each 409 says that another attempt is under way.
+    pub(crate) refuses_with_conflict: bool,
+}
+
+impl Finality {
+    pub(crate) fn of(status: StatusCode) -> Self {
+        let failure = Some(status).filter(|status| is_transient(*status));
+        Self { failure, refuses_with_conflict: status == StatusCode::CONFLICT }
+    }
+}
+
+fn is_transient(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 429 | 500..)
+}
+
 impl Attempt {
-    /// The answer, unless a client must try again. A handler that always fails has no better status than that.
-    pub(crate) fn into_final(self, failure: Option<StatusCode>) -> Option<Answer> {
+    /// The answer, unless a client must try again.
+    pub(crate) fn into_final(self, finality: Finality) -> Option<Answer> {
         match self {
-            Self::Answered(answer) if Some(answer.status) == failure || !answer.asks_for_a_retry() => Some(answer),
+            Self::Answered(answer) if !answer.asks_for_a_retry(finality) => Some(answer),
             _ => None,
         }
     }
@@ -43,13 +63,26 @@ impl Attempt {
 }
 
 impl Answer {
-    /// A 409 without `Retry-After` is the handler's own refusal.
-    pub(crate) fn asks_for_a_retry(&self) -> bool {
-        match self.status.as_u16() {
-            408 | 425 | 429 | 500.. => true,
-            409 => self.headers.contains_key(RETRY_AFTER),
-            _ => false,
+    pub(crate) fn asks_for_a_retry(&self, finality: Finality) -> bool {
+        if self.is_effects_unknown() {
+            return false;
         }
+        if finality.failure == Some(self.status) {
+            return false;
+        }
+        match self.status {
+            StatusCode::CONFLICT => !finality.refuses_with_conflict || self.has_retry_after(),
+            status => is_transient(status),
+        }
+    }
+
+    /// The final answer of an operation whose handler's transaction ended behind its back: a person frees the key.
+    pub(crate) fn is_effects_unknown(&self) -> bool {
+        self.status == StatusCode::INTERNAL_SERVER_ERROR && contains(&self.body, b"#effects-unknown\"")
+    }
+
+    pub(crate) fn has_retry_after(&self) -> bool {
+        self.headers.contains_key(RETRY_AFTER)
     }
 
     pub(crate) fn is_replay(&self, replay_header: &HeaderName) -> bool {
@@ -58,22 +91,23 @@ impl Answer {
 
     /// How it differs from another answer to the same operation, if it does.
     pub(crate) fn difference(&self, other: &Answer, ignored: &[&HeaderName]) -> Option<String> {
-        let relevant = |answer: &Answer| {
-            let mut headers = answer.headers.clone();
-            for name in ignored {
-                while headers.remove(*name).is_some() {}
-            }
-            headers
-        };
         if self.status != other.status {
-            Some(format!("status {} and then {}", self.status, other.status))
-        } else if self.body != other.body {
-            Some(format!("body {} and then {}", excerpt(&self.body), excerpt(&other.body)))
-        } else if relevant(self) != relevant(other) {
-            Some(format!("headers {:?} and then {:?}", relevant(self), relevant(other)))
-        } else {
-            None
+            return Some(format!("status {} and then {}", self.status, other.status));
         }
+        if self.body != other.body {
+            return Some(format!("body {} and then {}", excerpt(&self.body), excerpt(&other.body)));
+        }
+        let values = |answer: &Answer, name: &HeaderName| -> Vec<_> {
+            answer
+                .headers
+                .get_all(name)
+                .iter()
+                .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+                .collect()
+        };
+        let mut names = self.headers.keys().chain(other.headers.keys()).filter(|name| !ignored.contains(name));
+        let name = names.find(|name| values(self, name) != values(other, name))?;
+        Some(format!("header `{name}` {:?} and then {:?}", values(self, name), values(other, name)))
     }
 }
 
@@ -141,4 +175,8 @@ impl Backoff {
         self.longest = (self.longest * 2).min(Duration::from_millis(200));
         self.begin.elapsed() < self.patience
     }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
 }

@@ -1,7 +1,8 @@
 //! Effects outside of the database.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts calls to another system by the key that they carry.
 ///
@@ -16,8 +17,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ExternalCalls {
-    counts: Arc<Mutex<BTreeMap<String, u64>>>,
+    calls: Arc<Mutex<Calls>>,
 }
+
+#[derive(Debug, Default)]
+struct Calls {
+    counts: BTreeMap<String, u64>,
+    /// The next call is to fail.
+    fails: bool,
+    /// A call has failed.
+    failed: bool,
+}
+
+/// The provider could not be reached: see [`ExternalCalls::call`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProviderDown;
 
 impl ExternalCalls {
     /// Nothing called yet.
@@ -27,20 +41,70 @@ impl ExternalCalls {
 
     /// Notes a call; returns how many carried this key, with this one.
     pub fn record(&self, key: &str) -> u64 {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(key.to_owned()).or_default();
+        let mut calls = self.calls();
+        let count = calls.counts.entry(key.to_owned()).or_default();
         *count += 1;
         *count
     }
 
-    /// The calls by key.
-    pub fn counts(&self) -> BTreeMap<String, u64> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Notes a call to a provider that is down when the [contract check](crate::contract) wants it to be: once, to see
+    /// that the handler's failure is no outcome.
+    ///
+    /// # Errors
+    /// If the provider is down. Then nothing was noted.
+    pub fn call(&self, key: &str) -> Result<u64, ProviderDown> {
+        let mut calls = self.calls();
+        if std::mem::take(&mut calls.fails) {
+            calls.failed = true;
+            return Err(ProviderDown);
+        }
+        drop(calls);
+        Ok(self.record(key))
     }
 
-    /// What follows the operation's key in the keys that were derived from it.
+    /// The calls by key.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.calls().counts.clone()
+    }
+
+    /// What follows the operation's key in the keys that contain it.
     pub(crate) fn derived_from(&self, key: &str) -> Vec<String> {
-        let derived = |call: &String| Some(call.strip_prefix(key)?.strip_prefix(':')?.to_owned());
+        let derived = |call: &String| call.contains(key).then(|| call.replacen(key, "<key>", 1));
         self.counts().keys().filter_map(derived).collect()
     }
+
+    /// How many keys were ever used.
+    pub(crate) fn keys(&self) -> usize {
+        self.calls().counts.len()
+    }
+
+    /// How many calls were made.
+    pub(crate) fn total(&self) -> u64 {
+        self.calls().counts.values().sum()
+    }
+
+    /// Lets the next call fail.
+    pub(crate) fn fail_once(&self) {
+        let mut calls = self.calls();
+        (calls.fails, calls.failed) = (true, false);
+    }
+
+    /// Whether a call failed since it was [told to](Self::fail_once); from now on, none does.
+    pub(crate) fn has_failed(&self) -> bool {
+        let mut calls = self.calls();
+        calls.fails = false;
+        calls.failed
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+impl fmt::Display for ProviderDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the provider is down")
+    }
+}
+
+impl std::error::Error for ProviderDown {}

@@ -3,16 +3,15 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::http::StatusCode;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use crate::TestDatabase;
-use crate::client::{Answer, Attempt, Backoff, send};
+use crate::client::{Answer, Attempt, Backoff, Finality, send};
 use crate::proxy::Proxy;
 use crate::subject::Subject;
 
-/// How long a client keeps trying before a key counts as stuck.
+/// How long a client keeps trying before a key counts as stuck, unless it is told otherwise.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a client waits for one answer.
@@ -28,8 +27,8 @@ pub(crate) struct Lane {
     _database: TestDatabase,
 }
 
-/// A process of the application whose connections go through the proxy. A pool of one meets a connection that is left
-/// broken, or in a transaction, again.
+/// A process of the application whose connections go through the proxy. Where its pool is no larger than it must be, it meets
+/// a connection that is left broken, or in a transaction, again.
 pub(crate) struct Victim {
     pub(crate) app: Router,
     pub(crate) pool: PgPool,
@@ -45,7 +44,12 @@ impl Lane {
     }
 
     pub(crate) async fn victim(&self, subject: &Subject<'_>, connections: u32) -> Victim {
-        let pool = self.proxy.pool_with(PgPoolOptions::new().max_connections(connections).acquire_timeout(TIMEOUT));
+        self.victim_that_waits(subject, connections, TIMEOUT).await
+    }
+
+    /// `limit` is how long its pool lets a request wait for a connection.
+    pub(crate) async fn victim_that_waits(&self, subject: &Subject<'_>, connections: u32, limit: Duration) -> Victim {
+        let pool = self.proxy.pool_with(PgPoolOptions::new().max_connections(connections).acquire_timeout(limit));
         let app = (subject.app)(pool.clone()).await;
         drop(pool.acquire().await.expect("the proxied database must accept connections"));
         let victim = Victim { app, pool };
@@ -66,6 +70,13 @@ impl Lane {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Whether a session waits for a row that another one has changed, and none for a lock of another kind.
+    pub(crate) async fn waits_for_rows(&self) -> bool {
+        let select = "SELECT coalesce(bool_and(wait_event IN ('transactionid', 'tuple')), false) FROM pg_stat_activity \
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        sqlx::query_scalar(select).fetch_one(&self.direct).await.expect("pg_stat_activity must be readable")
     }
 
     /// The states of the sessions that are in a transaction.
@@ -89,16 +100,29 @@ impl Victim {
         true
     }
 
-    /// The next query of the pool's only connection must work, and must not be in somebody's transaction.
+    /// The next user of each of the pool's connections must not be in somebody's transaction: what it writes would be
+    /// somebody else's to commit.
     pub(crate) async fn pool_fault(&self) -> Option<String> {
-        // In a transaction of its own, the statement is the first to be given the number.
-        let own: Result<bool, _> =
-            sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned() IS NULL").fetch_one(&self.pool).await;
-        match own {
-            Ok(true) => None,
-            Ok(false) => Some("the next query ran in a transaction that was left open".to_owned()),
-            Err(error) => Some(format!("the next query failed: {error}")),
+        let mut held = Vec::new();
+        for _ in 0..self.pool.size().max(1) {
+            let mut connection = match self.pool.acquire().await {
+                Ok(connection) => connection,
+                Err(error) => return Some(format!("the pool gives no connection: {error}")),
+            };
+            let mut numbers = Vec::new();
+            for _ in 0..2 {
+                let number = "SELECT pg_current_xact_id()::text";
+                match sqlx::query_scalar::<_, String>(number).fetch_one(&mut *connection).await {
+                    Ok(number) => numbers.push(number),
+                    Err(error) => return Some(format!("the next query failed: {error}")),
+                }
+            }
+            if numbers[0] == numbers[1] {
+                return Some("the pool's next user writes into a transaction that was left open".to_owned());
+            }
+            held.push(connection);
         }
+        None
     }
 
     pub(crate) async fn close(&self) {
@@ -112,14 +136,14 @@ pub(crate) async fn retry_until_final(
     subject: &Subject<'_>,
     key: &str,
     apps: &[&Router],
-    failure: Option<StatusCode>,
+    finality: Finality,
     attempts: &mut Vec<Attempt>,
 ) -> Option<Answer> {
-    let mut backoff = Backoff::new(PATIENCE);
+    let mut backoff = Backoff::new(subject.patience);
     for app in apps.iter().cycle() {
         let attempt = send(app, subject.request(key), TIMEOUT).await;
         attempts.push(attempt.clone());
-        if let Some(answer) = attempt.into_final(failure) {
+        if let Some(answer) = attempt.into_final(finality) {
             return Some(answer);
         }
         if !backoff.wait().await {

@@ -27,6 +27,7 @@ mod fault;
 mod message;
 mod session;
 mod statement;
+mod word;
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -46,6 +47,7 @@ use connection::{Shared, serve};
 pub use counts::Counts;
 pub(crate) use fault::shorten;
 pub use fault::{Action, Direction, Fault, Met, Place};
+pub use word::{BrokenFrame, Severity, Word};
 
 const PREFIX: &str = "idem-proxy-";
 

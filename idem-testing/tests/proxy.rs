@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use idem_testing::TestDatabase;
-use idem_testing::proxy::{Action, Direction, Fault, Place, Proxy};
+use idem_testing::proxy::{Action, Direction, Fault, Place, Proxy, Severity, Word};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Connection, Executor, PgPool};
+use sqlx::{ConnectOptions, Connection, Executor, PgPool};
 
 const INSERT: &str = "INSERT INTO orders VALUES ($1)";
 
@@ -198,4 +198,93 @@ async fn the_url_leads_through_the_proxy() {
     let mut connection = sqlx::PgConnection::connect(fixture.proxy.url()).await.unwrap();
     connection.ping().await.unwrap();
     assert_eq!((fixture.proxy.counts() - before).connections, 1);
+}
+
+/// A word with what a client can see of it, from the one statement that it strikes.
+async fn speak(fixture: &Fixture, word: Word, executed: bool, id: i64, simple: bool) {
+    let context = format!("{word}, executed: {executed}, simple: {simple}");
+    let mut connection = fixture.pool.acquire().await.unwrap();
+    connection.execute(sqlx::raw_sql("SET application_name = 'first'")).await.unwrap();
+    connection.execute(sqlx::raw_sql("BEGIN")).await.unwrap();
+    let place = if executed { Place::Answer(1) } else { Place::RoundTrip(1) };
+    fixture.proxy.inject(Fault { place, action: Action::Answer(word) });
+    let insert = sqlx::AssertSqlSafe(format!("INSERT INTO orders VALUES ({id}); COMMIT AND CHAIN"));
+    let spoken = match simple {
+        true => connection.execute(sqlx::raw_sql(insert)).await,
+        false => sqlx::query(INSERT).bind(id).execute(&mut *connection).await,
+    };
+    let spoken = spoken.expect_err(&context);
+    assert!(fixture.proxy.met().is_some(), "{context}");
+    if let Word::Error { code, .. } | Word::ServerLost { code } = word {
+        assert_eq!(spoken.as_database_error().and_then(|error| error.code()).as_deref(), Some(code), "{context}");
+    }
+    let next = sqlx::query_scalar("SELECT current_setting('application_name')").fetch_one(&mut *connection).await;
+    match (word, next) {
+        (word, next) if word.closes() => assert!(next.is_err(), "{context}: {next:?}"),
+        (Word::ServerLost { .. }, next) => {
+            let name: String = next.expect(&context);
+            assert_ne!(name, "first", "{context}: the session is another one");
+        }
+        // The client cannot make sense of the bytes, or is in a failed transaction.
+        (_, next) => assert!(next.is_err(), "{context}: {next:?}"),
+    }
+    if word.closes() || matches!(word, Word::Broken(_)) {
+        drop(connection.detach());
+    } else {
+        // Ends what is left of the transaction; outside of one it is a warning.
+        connection.execute(sqlx::raw_sql("ROLLBACK")).await.expect(&context);
+        let idle = sqlx::query(INSERT).bind(-id).execute(&mut *connection).await;
+        idle.expect(&context);
+        drop(connection);
+        assert!(fixture.has(-id).await, "{context}: the connection is in no transaction");
+    }
+    assert_eq!(fixture.has(id).await, executed && simple, "{context}: committed where it was executed");
+}
+
+#[tokio::test]
+async fn every_word_is_said_in_both_protocols_and_leaves_the_session_as_it_says() {
+    let fixture = Fixture::new().await;
+    let mut id = 0;
+    for word in Word::every() {
+        for executed in [false, true] {
+            for simple in [false, true] {
+                quiet(&fixture.proxy).await;
+                id += 1;
+                speak(&fixture, word, executed, id, simple).await;
+            }
+        }
+    }
+    assert_eq!(id, 140);
+}
+
+#[tokio::test]
+async fn a_word_in_the_middle_of_a_round_trip_takes_back_what_came_before_it() {
+    let fixture = Fixture::new().await;
+    let word = Word::Error { severity: Severity::Error, code: "53100" };
+    // Bind, Execute, Close, Sync, outside of a transaction; then BindComplete, CommandComplete, CloseComplete, ReadyForQuery.
+    for n in 1..=4 {
+        for (place, executed) in [(Place::Frontend(n), false), (Place::Backend(n), true)] {
+            quiet(&fixture.proxy).await;
+            let id = n as i64 * 2 + i64::from(executed);
+            let error = fixture.insert_under(id, place, Action::Answer(word)).await.expect_err("the word");
+            assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("53100"), "{place:?}");
+            assert_eq!(fixture.has(id).await, executed, "{place:?}");
+            fixture.insert(100 + id).await.unwrap();
+            assert!(fixture.has(100 + id).await, "{place:?}");
+        }
+    }
+    assert_eq!(fixture.proxy.counts().connections, 1, "the connection stayed open");
+}
+
+#[tokio::test]
+async fn a_word_while_a_session_begins_ends_it() {
+    let fixture = Fixture::new().await;
+    quiet(&fixture.proxy).await;
+    let word = Word::Error { severity: Severity::Fatal, code: "57P03" };
+    for place in [Place::RoundTrip(1), Place::Answer(1)] {
+        fixture.proxy.inject(Fault { place, action: Action::Answer(word) });
+        let error = fixture.proxy.connect_options().connect().await.expect_err("the word");
+        assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("57P03"));
+        fixture.proxy.connect_options().connect().await.expect("the next one begins").close().await.unwrap();
+    }
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use idem_runtime::{Error, Idempotency, IdempotencyKey, Operation, Tx, idempotent};
-use idem_testing::ExternalCalls;
+use idem_testing::{ExternalCalls, ProviderDown};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgPool};
 
@@ -26,10 +27,20 @@ const TABLES: &str = "
 
 /// One process of the application. A lease of a second, so that a stall of one and a half exceeds it.
 pub(crate) async fn application(pool: PgPool) -> Router {
-    sqlx::raw_sql(TABLES).execute(&pool).await.expect("the application's tables");
-    let builder = Idempotency::builder(pool).lease(Duration::from_secs(1));
+    create_tables(&pool).await;
+    process(pool, Duration::from_secs(1))
+}
+
+/// What the first process creates.
+pub(crate) async fn create_tables(pool: &PgPool) {
+    sqlx::raw_sql(TABLES).execute(pool).await.expect("the application's tables");
+    Idempotency::new(pool.clone()).migrate().await.expect("the migrations");
+}
+
+/// A process over a database that has its tables.
+pub(crate) fn process(pool: PgPool, lease: Duration) -> Router {
+    let builder = Idempotency::builder(pool).lease(lease);
     let idempotency = builder.build().expect("the settings");
-    idempotency.migrate().await.expect("the migrations");
     Router::new()
         .route("/orders", post(create_order))
         .route("/guests", post(create_guest_order))
@@ -41,6 +52,9 @@ pub(crate) async fn application(pool: PgPool) -> Router {
         .route("/baskets", post(create_basket))
         .route("/customers", post(create_customer))
         .route("/gifts", post(create_gift))
+        .route("/bookings", post(create_booking))
+        .route("/deliveries", post(deliver))
+        .route("/deliveries-in-steps", post(deliver_in_steps))
         .with_state(idempotency)
 }
 
@@ -87,6 +101,7 @@ struct Order {
 }
 
 enum Failure {
+    Provider,
     OutOfStock,
     Taken,
     Database(sqlx::Error),
@@ -99,6 +114,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ProviderDown> for Failure {
+    fn from(_: ProviderDown) -> Self {
+        Self::Provider
+    }
+}
+
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(error)
@@ -108,6 +129,7 @@ impl From<sqlx::Error> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         match self {
+            Self::Provider => StatusCode::BAD_GATEWAY.into_response(),
             Self::OutOfStock => (StatusCode::PAYMENT_REQUIRED, "out of stock").into_response(),
             Self::Taken => (StatusCode::CONFLICT, "this address is taken").into_response(),
             Self::Operation(error) => error.into_response(),
@@ -216,7 +238,7 @@ async fn checkout(
         .await?;
     let charge: String = op
         .step("charge", async |key: IdempotencyKey| {
-            provider.record(key.as_str());
+            provider.call(key.as_str())?;
             Ok::<_, Failure>(format!("charge of order {order}"))
         })
         .await?;
@@ -270,4 +292,102 @@ async fn create_gift(customer: Customer, tx: &mut Tx, Json(giver): Json<i64>) ->
     let insert = "INSERT INTO orders (customer, product, quantity, giver) VALUES ($1, 1, 1, $2)";
     sqlx::query(insert).bind(customer.0).bind(giver).execute(&mut *tx).await?;
     Ok(StatusCode::CREATED)
+}
+
+/// The author reads `Error::Database` as "the server refused the commit": another booking was faster.
+enum BookingError {
+    Taken,
+    Operation(Error),
+}
+
+impl From<Error> for BookingError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Database(_) => Self::Taken,
+            error => Self::Operation(error),
+        }
+    }
+}
+
+impl From<sqlx::Error> for BookingError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Operation(Error::Database(error))
+    }
+}
+
+impl IntoResponse for BookingError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Taken => (StatusCode::CONFLICT, "this place is taken").into_response(),
+            Self::Operation(error) => error.into_response(),
+        }
+    }
+}
+
+async fn book(tx: &mut Tx, customer: &Customer, new: &NewOrder) -> Result<i64, BookingError> {
+    Ok(insert_order(tx, customer, new).await?.id)
+}
+
+/// Every part's failure may become a refusal.
+#[idempotent(scope = customer.0, ttl = "24h")]
+async fn create_booking(
+    customer: Customer,
+    Extension(provider): Extension<ExternalCalls>,
+    op: &mut Operation,
+    Json(new): Json<NewOrder>,
+) -> Result<(StatusCode, Json<Receipt>), BookingError> {
+    let order: i64 = op.transaction("book", async |tx| book(tx, &customer, &new).await).await?;
+    let charge: String = op
+        .step("charge", async |key: IdempotencyKey| {
+            provider.record(key.as_str());
+            Ok::<_, BookingError>(format!("charge of order {order}"))
+        })
+        .await?;
+    op.transaction("mark paid", async |tx| {
+        let insert = "INSERT INTO payments (order_id, charge) VALUES ($1, $2)";
+        sqlx::query(insert).bind(order).bind(&charge).execute(&mut *tx).await?;
+        Ok::<_, BookingError>(())
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(Receipt { order, charge })))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Booked {
+    order: i64,
+}
+
+#[idempotent(scope = "deliveries", key = event.id, ttl = "7d")]
+async fn on_event(idempotency: &Idempotency, tx: &mut Tx, event: Event) -> Result<Booked, Failure> {
+    let insert = "INSERT INTO events (id, amount) VALUES ($1, $2) RETURNING number";
+    let order = sqlx::query_scalar(insert).bind(&event.id).bind(event.amount).fetch_one(&mut *tx).await?;
+    Ok(Booked { order })
+}
+
+#[idempotent(scope = "deliveries in steps", key = event.id, ttl = "7d")]
+async fn on_event_in_steps(idempotency: &Idempotency, op: &mut Operation, event: Event) -> Result<Booked, Failure> {
+    for_both(op, &event).await
+}
+
+async fn for_both(op: &mut Operation, event: &Event) -> Result<Booked, Failure> {
+    let insert = async |tx: &mut Tx| {
+        let insert = "INSERT INTO events (id, amount) VALUES ($1, $2) RETURNING number";
+        let number = sqlx::query_scalar(insert).bind(&event.id).bind(event.amount).fetch_one(&mut *tx).await?;
+        Ok::<i64, Failure>(number)
+    };
+    let order = op.transaction("receive", insert).await?;
+    op.transaction("confirm", insert).await?;
+    Ok(Booked { order })
+}
+
+/// What calls a consumer: a queue that delivers over HTTP, whose deliveries are repeated until they are answered with 2xx.
+async fn deliver(State(idempotency): State<Idempotency>, Json(event): Json<Event>) -> Result<Json<Booked>, Failure> {
+    on_event(&idempotency, event).await.map(Json)
+}
+
+async fn deliver_in_steps(
+    State(idempotency): State<Idempotency>,
+    Json(event): Json<Event>,
+) -> Result<Json<Booked>, Failure> {
+    on_event_in_steps(&idempotency, event).await.map(Json)
 }

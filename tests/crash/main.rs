@@ -4,6 +4,7 @@
 
 mod contract;
 mod handlers;
+mod words;
 
 use axum::Extension;
 use axum::body::Body;
@@ -49,6 +50,7 @@ async fn stock_is_taken_once() {
 #[tokio::test]
 async fn a_refusal_leaves_no_writes_and_is_the_same_for_every_retry() {
     let report = crash_matrix(application, request("/orders", r#"{"product": 2, "quantity": 2}"#))
+        .refuses()
         .effects(count_orders)
         .run()
         .await;
@@ -83,11 +85,11 @@ async fn a_provider_is_called_with_one_derived_key_and_a_careless_handler_is_cau
         let counts = calls.counts();
         if is_careful {
             report.assert_exactly_once();
-            assert!(counts.keys().all(|key| key.ends_with(":charge")), "{counts:?}");
+            assert!(counts.keys().all(|key| key.starts_with("charge-")), "{counts:?}");
             assert!(counts.values().any(|count| *count > 1), "no call was repeated: {counts:?}");
         } else {
-            let violations = report.violations();
-            assert!(violations.iter().any(|violation| violation.contains("external calls")), "{report}");
+            let found: Vec<_> = report.findings().iter().map(|finding| finding.rule).collect();
+            assert_eq!(found, ["each external call carries one key"], "{report}");
         }
     }
 }
@@ -102,12 +104,13 @@ async fn a_checkout_of_several_commits_is_completed_once_with_one_charge() {
         .run()
         .await;
     check(report, &["BEGIN", "INSERT INTO orders", "INSERT INTO payments", "idempotency_keys", "COMMIT"]);
-    assert!(calls.counts().keys().all(|key| key.ends_with(":charge")));
+    assert!(calls.counts().keys().all(|key| key.starts_with("charge-")));
 }
 
 #[tokio::test]
 async fn a_unique_violation_that_the_handler_maps_to_409_is_stored_as_its_refusal() {
     let report = crash_matrix(application, request("/customers", r#""taken@example.org""#))
+        .refuses()
         .effects(async |pool| sqlx::query_scalar("SELECT count(*) FROM customers").fetch_one(&pool).await)
         .run()
         .await;
@@ -116,6 +119,6 @@ async fn a_unique_violation_that_the_handler_maps_to_409_is_stored_as_its_refusa
 
 #[tokio::test]
 async fn a_deferred_constraint_that_fails_at_commit_leaves_nothing() {
-    let report = crash_matrix(application, request("/gifts", "7")).effects(count_orders).run().await;
+    let report = crash_matrix(application, request("/gifts", "7")).refuses().effects(count_orders).run().await;
     check(report, &["BEGIN", "INSERT INTO orders", "COMMIT"]);
 }

@@ -1,7 +1,9 @@
 //! Behaviours of idempotent handlers against a real Postgres. The numbers in names are those of the table in `README.md`.
 
 mod completer;
+mod conflicts;
 mod contract;
+mod endings;
 mod environment;
 mod faults;
 mod functions;

@@ -112,17 +112,22 @@ async fn a_transaction_that_is_aborted_cannot_claim_success() {
 #[tokio::test]
 async fn a_handler_that_ends_the_transaction_is_found_out() {
     let (_database, app) = App::start().await;
-    let escapes = [Then::Escape(201), Then::EscapeAndBegin(201), Then::Escape(409), Then::EscapeAndBegin(409)];
-    for (number, then) in escapes.into_iter().enumerate() {
-        let reply = app.post("/entries", "k", &entry("escaped", then)).await;
-        assert_eq!((reply.status, reply.problem().as_str()), (500, "internal"), "{number}");
-        assert_eq!(app.stored().await, 0, "{number}: nothing is stored");
-        // What the helper committed is committed: that is why the compiler refuses it where it can.
-        assert_eq!(app.entries().await, number as i64 + 1);
-        assert_eq!(
-            app.post("/entries", "next", &entry("next", Then::Status(500))).await.status,
-            500,
-            "the pool is clean"
-        );
+    for (number, status) in [201, 409, 429, 500].into_iter().enumerate() {
+        for (place, then) in [Then::Escape(status), Then::EscapeAndBegin(status)].into_iter().enumerate() {
+            let (key, body) = (format!("k{number}-{place}"), entry("escaped", then));
+            let first = app.post("/entries", &key, &body).await;
+            assert_eq!((first.status, first.problem().as_str()), (500, "effects-unknown"), "{key}");
+            assert_eq!(first.header("retry-after"), "", "a retry would change nothing");
+            app.post("/entries", &key, &body).await.assert_replays(&first);
+            // What the helper committed is committed, once: that is why the compiler refuses it where it can.
+            assert_eq!(app.entries().await, (2 * number + place) as i64 + 1);
+            let next = app.post("/entries", "next", &entry("next", Then::Status(500))).await;
+            assert_eq!(next.status, 500, "the pool is clean");
+        }
     }
+    let failed = app.idempotency.failed_operations(100).await.expect("a list");
+    assert!(failed.len() == 8 && failed.iter().all(|operation| operation.effects_unknown), "{failed:?}");
+    assert!(!app.idempotency.retry_failed(&failed[0]).await.expect("an answer"), "nothing could resume it");
+    assert!(app.idempotency.discard_failed(&failed[0]).await.expect("an answer"), "a person frees the key");
+    assert_eq!(app.post("/entries", "k0-0", &entry("freed", Then::Created)).await.status, 201);
 }

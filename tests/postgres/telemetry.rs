@@ -89,7 +89,7 @@ async fn keys_and_bodies_stay_out_of_the_log_at_info_also_of_slow_statements() {
     }
     assert!(log.contains("handler=\"idem_tests::create\""), "{log}");
     assert!(log.contains("the response must have a known length to be stored"), "{log}");
-    assert!(log.contains("the transaction of the claim was ended inside the handler"), "{log}");
+    assert!(log.contains("a helper of it, committed the transaction"), "{log}");
 }
 
 #[tokio::test]

@@ -394,7 +394,12 @@ impl Plan<'_> {
         let (result, awaited) = (at_output.begin(quote!(#callee)), at_output.end(quote!(.await)));
         let converted = if self.has_storable_result {
             let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
-            quote!(#convert(#result(#(#arguments),*)#awaited))
+            let (returned, conflict) = (value_name("returned"), value_name("conflict"));
+            quote! {
+                let #returned = #result(#(#arguments),*)#awaited;
+                let #conflict = #runtime::lost_conflict!(#returned);
+                #runtime::attribute::answer(#convert(#returned), #conflict)
+            }
         } else {
             quote!(#result(#(#arguments),*)#awaited; ::core::unreachable!())
         };

@@ -49,8 +49,11 @@ async fn create_order(
         .scope(scope)
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                create_order(arg0, tx, #[cfg(feature = "json")] arg1).await,
+            let returned = create_order(arg0, tx, #[cfg(feature = "json")] arg1).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -74,8 +74,11 @@ async fn on_event(
         .lease(::core::time::Duration::from_secs(90))
         .isolation(once::__private::Isolation::Serializable)
         .transaction(move |tx| once::__private::Box::pin(async move {
-            once::__private::IntoResponse::into_response(
-                on_event(arg0, arg1, tx, arg2).await,
+            let returned = on_event(arg0, arg1, tx, arg2).await;
+            let conflict = once::lost_conflict!(returned);
+            once::attribute::answer(
+                once::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -19,7 +19,12 @@ async fn tick(
         .scope(scope)
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(tick(tx).await)
+            let returned = tick(tx).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
+            )
         }))
         .await
 }

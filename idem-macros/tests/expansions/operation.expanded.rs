@@ -56,8 +56,11 @@ async fn checkout(
         .scope(scope)
         .request(digest)
         .operation(move |op| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                checkout(arg0, op, arg1, arg2).await,
+            let returned = checkout(arg0, op, arg1, arg2).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

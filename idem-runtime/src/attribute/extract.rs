@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method};
 
 use crate::call::{Call, Request};
+use crate::completer::Recovered;
 use crate::idempotency::Idempotency;
 
 /// Whether the checks of an argument compile. With an error among them it has no value, so that everything below holds
@@ -114,6 +115,7 @@ pub struct IdempotencyFromArguments<const CHECKED: bool = true> {
     method: Method,
     path_and_query: String,
     headers: HeaderMap,
+    recovered: Option<Recovered>,
 }
 
 impl<S: Send + Sync, const CHECKED: bool> FromRequestParts<S> for IdempotencyFromArguments<CHECKED> {
@@ -123,7 +125,8 @@ impl<S: Send + Sync, const CHECKED: bool> FromRequestParts<S> for IdempotencyFro
         // `nest` rewrites the URI that handlers see.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         let path_and_query = uri.path_and_query().map_or_else(String::new, ToString::to_string);
-        Ok(Self { method: parts.method.clone(), path_and_query, headers: parts.headers.clone() })
+        let recovered = parts.extensions.get::<Recovered>().cloned();
+        Ok(Self { method: parts.method.clone(), path_and_query, headers: parts.headers.clone(), recovered })
     }
 }
 
@@ -131,7 +134,7 @@ impl<const CHECKED: bool> IdempotencyFromArguments<CHECKED> {
     /// The call, now that the handle is known.
     #[must_use]
     pub fn with(self, idempotency: Idempotency) -> Call {
-        Call::request(idempotency, self.method, self.path_and_query, &self.headers)
+        Call::request(idempotency, self.method, self.path_and_query, &self.headers, self.recovered)
     }
 }
 

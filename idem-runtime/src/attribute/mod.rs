@@ -4,6 +4,8 @@
 #[cfg(feature = "axum")]
 mod check;
 #[cfg(feature = "axum")]
+mod conflict;
+#[cfg(feature = "axum")]
 mod extract;
 mod misuse;
 mod parts;
@@ -14,6 +16,8 @@ pub use check::{
     Extractor, HoldsIdempotency, HoldsNoPool, LeavesTheBody, PartOfState, Payload, Pool, Unknown, Value,
     extractor_of_parts, extractor_of_the_request, part_of_state, state,
 };
+#[cfg(feature = "axum")]
+pub use conflict::{Returned, ReturnsNothingToLookThrough, answer};
 #[cfg(feature = "axum")]
 pub use extract::{
     Checked, Checks, Extracts, FromState, IdempotencyFromArguments, IdempotencyFromState, IsIdempotency, idempotency,
@@ -41,9 +45,9 @@ pub fn global_scope() -> EncodedScope {
 /// `key = …`
 ///
 /// # Errors
-/// [`InvalidKey`] for a text that is no key.
+/// [`InvalidKey`] for an empty text.
 pub fn key(key: &(impl Key + ?Sized)) -> Result<IdempotencyKey, InvalidKey> {
-    IdempotencyKey::new(key.key())
+    IdempotencyKey::natural(key.key())
 }
 
 /// What `fingerprint = …` may be.

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 #[cfg(feature = "axum")]
 pub use body::{CheckedLast, ExtractsLast, WithFingerprint};
 
-/// The first half of a SHA-256 over method, original path and query, and body. A client could only deceive itself with two
+/// The first half of a SHA-256 over handler, method, original path and query, and body. A client could only deceive itself with two
 /// requests that share it, and would have to search 2^64 of them; the other half would be stored and read for nothing.
 pub(crate) type Fingerprint = [u8; 16];
 
@@ -35,8 +35,14 @@ pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 /// The digest of a body: JSON without member order and white space, multipart without its boundary, else the bytes.
 pub(crate) fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> [u8; 32] {
     let content_type = content_type.unwrap_or_default();
+    // The same JSON counts as the same request whether or not a client calls it so.
+    if content_type.is_empty()
+        && let Some(canonical) = json::canonical(body)
+    {
+        return sha256(&[b"json", &canonical]);
+    }
     let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if media_type == "application/json" || media_type.ends_with("+json") {
+    if media_type == "application/json" || media_type == "text/json" || media_type.ends_with("+json") {
         if let Some(canonical) = json::canonical(body) {
             return sha256(&[b"json", &canonical]);
         }
@@ -46,10 +52,6 @@ pub(crate) fn digest_of_body(content_type: Option<&str>, body: &[u8]) -> [u8; 32
         return sha256(&[b"multipart", &digest]);
     }
     sha256(&[b"bytes", body])
-}
-
-pub(crate) fn fingerprint_of_request(method: &str, path_and_query: &str, body: &Digest) -> Fingerprint {
-    fingerprint(&[method.as_bytes(), path_and_query.as_bytes(), &body.hash])
 }
 
 pub(crate) fn fingerprint(parts: &[&[u8]]) -> Fingerprint {

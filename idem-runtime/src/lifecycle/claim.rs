@@ -10,21 +10,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Executor, Postgres, Row, SqlStr};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
+use super::in_flight::{Entrance, News, Ticket, Waiter};
+use super::outcome::StoredResponse;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::idempotency::Idempotency;
 use crate::key::IdempotencyKey;
-use crate::lifecycle::completion::{Ended, Verdict};
-use crate::lifecycle::in_flight::{Entrance, News, OperationId, Ticket, Waiter};
-use crate::lifecycle::outcome::StoredResponse;
-use crate::postgres::statements::Isolation;
-use crate::postgres::transaction::{Tx, is_conflict, unlogged, within};
+use crate::operation_id::OperationId;
+use crate::postgres::connection::{close_if_lost, unlogged, within};
+use crate::postgres::sqlstate::is_elsewhere;
+use crate::postgres::statements::{Abandoned, Isolation, Mark};
+use crate::postgres::transaction::{Begin, Tx};
 
 /// One request's claim: which operation it names, and how it wants to be run.
 #[derive(Debug, Clone)]
@@ -43,29 +44,21 @@ pub(crate) struct Claim {
     pub(crate) wait: Option<Duration>,
     /// The request as the completer would send it again; empty for what is not routed.
     pub(crate) request: Bytes,
+    /// Whether it is made of several commits, with calls to other systems between them.
+    pub(crate) of_steps: bool,
 }
 
-/// What a handler works with: one transaction, or an operation of several steps.
-pub(crate) trait Unit: Send + Sized {
-    /// Takes the claim over from a look-up that allows it; `None` where someone else was faster.
-    fn claim(tx: Tx, free: Free, claim: &Claim) -> impl Future<Output = Result<Option<Self>, Error>> + Send;
-
-    /// Ends the operation as `verdict` says.
-    fn end(
-        self,
-        claim: &Claim,
-        verdict: Verdict,
-        ticket: Option<Ticket<StoredResponse>>,
-    ) -> impl Future<Output = Result<Ended, Error>> + Send;
-
-    /// Lets the key go without an outcome. When it returns, the key is free.
-    fn abandon(self) -> impl Future<Output = ()> + Send;
+/// A transaction that holds a key's lock, and what the look-up found in the row's place.
+pub(crate) struct Free {
+    pub(crate) tx: Tx,
+    pub(crate) mark: Mark,
+    pub(crate) place: Place,
 }
 
 /// What the database says about a key.
-pub(crate) enum Standing<U> {
-    /// The claim is ours.
-    Claimed(U),
+pub(crate) enum Standing {
+    /// It may be claimed.
+    Free(Free),
     /// The operation has completed.
     Completed(StoredResponse),
     /// Another process runs it.
@@ -73,17 +66,11 @@ pub(crate) enum Standing<U> {
 }
 
 /// What the holder of the key's lock found in the row's place.
-pub(crate) enum Free {
+pub(crate) enum Place {
     /// Nothing, or a row whose retention is over, which the outcome replaces.
     Absent { expired: bool },
     /// A multi-step operation that its owner gave back or lost.
     Abandoned(Abandoned),
-}
-
-/// A multi-step operation without an owner.
-pub(crate) struct Abandoned {
-    pub(crate) token: i64,
-    pub(crate) recovery_points: Vec<u8>,
 }
 
 /// How a request gets past the operations in flight in this process.
@@ -136,10 +123,10 @@ impl Claim {
 
     /// Asks the database, and asks again until `deadline` while another process runs the operation. Between two looks it
     /// holds no connection.
-    pub(crate) async fn stand<U: Unit>(&self, deadline: Option<Instant>) -> Result<Standing<U>, Error> {
+    pub(crate) async fn acquire(&self, deadline: Option<Instant>) -> Result<Standing, Error> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let standing = self.look().await?;
+            let standing = self.look_up().await?;
             let now = Instant::now();
             match (standing, deadline) {
                 (Standing::InFlight, Some(deadline)) if now < deadline => {
@@ -154,15 +141,15 @@ impl Claim {
 
     /// Reads the outcome of an operation that was lately seen completed, with one statement. It decides nothing else:
     /// whatever else it finds, and whatever goes wrong with it, is left to the claim.
-    pub(crate) async fn recall(&self) -> Result<Option<StoredResponse>, Error> {
+    pub(crate) async fn read_completed(&self) -> Result<Option<StoredResponse>, Error> {
         let idempotency = &self.idempotency;
         if !idempotency.recent().holds(self.lock) {
             return Ok(None);
         }
         let mut connection = idempotency.connection_to_repeat_on().await?;
-        let recall = self.about_key(&idempotency.statements().recall);
-        let recall = unlogged((&mut *connection).fetch_optional(recall));
-        let row = match within(idempotency.settings().connection_timeout, recall).await {
+        let read = self.about_key(&idempotency.statements().read_completed);
+        let read = unlogged((&mut *connection).fetch_optional(read));
+        let row = match within(idempotency.settings().connection_timeout, read).await {
             Ok(Some(row)) => row,
             Ok(None) => return Ok(None),
             Err(error) => {
@@ -170,6 +157,7 @@ impl Claim {
                 return Ok(None);
             }
         };
+        self.check_answer(&row)?;
         let fingerprint: Vec<u8> = row.try_get("fingerprint").map_err(Error::Database)?;
         if fingerprint != self.fingerprint {
             return Err(Error::Mismatch);
@@ -177,110 +165,73 @@ impl Claim {
         stored_response(&row).map_err(Error::Database)
     }
 
-    async fn look<U: Unit>(&self) -> Result<Standing<U>, Error> {
-        let mut tx = self.begin().await?;
-        let look_up = self.about_key(&self.idempotency.statements().look_up);
-        let limit = self.idempotency.settings().connection_timeout;
-        let row = within(limit, (&mut *tx).fetch_one(look_up)).await.map_err(|error| self.refused(error))?;
-        let standing = match Found::read(&row).map_err(Error::Database)?.seen(&self.fingerprint) {
-            Seen::Free(free) => {
-                let claimed = U::claim(tx, free, self).await?;
-                return Ok(claimed.map_or(Standing::InFlight, Standing::Claimed));
-            }
-            Seen::InFlight => Ok(Standing::InFlight),
-            Seen::Completed(stored) => {
+    async fn look_up(&self) -> Result<Standing, Error> {
+        let (mut tx, mark) = self.begin().await?;
+        let claimed = mark.claimed();
+        let look_up = self.about_key(&self.idempotency.statements().look_up).bind(&claimed);
+        let row = tx.fetch_one(look_up).await.map_err(|error| self.idempotency.not_executed(error))?;
+        self.check_answer(&row)?;
+        let standing = match Found::read(&row).map_err(Error::Database)?.state(&self.fingerprint) {
+            KeyState::Free(place) => return Ok(Standing::Free(Free { tx, mark, place })),
+            KeyState::InFlight => Ok(Standing::InFlight),
+            KeyState::Completed(stored) => {
                 self.idempotency.recent().note(self.lock);
                 Ok(Standing::Completed(stored))
             }
-            Seen::Mismatch => Err(Error::Mismatch),
+            KeyState::Mismatch => Err(Error::Mismatch),
         };
         tx.finish();
         standing
+    }
+
+    /// A pooler in transaction mode that knows nothing of prepared statements gives one client the answer to another one's.
+    fn check_answer(&self, row: &PgRow) -> Result<(), Error> {
+        let about = |column| row.try_get::<&str, _>(column);
+        if matches!((about("asked_scope"), about("asked_key")), (Ok(scope), Ok(key)) if scope == &*self.id.scope && key == &*self.id.key)
+        {
+            return Ok(());
+        }
+        tracing::error!(
+            handler = self.handler,
+            "the answer to a look-up is about another key: a pooler mixes prepared statements up; build the `Idempotency` with \
+             `prepared_statements(false)`"
+        );
+        Err(self.idempotency.unavailable(sqlx::Error::Protocol("an answer about another key".to_owned())))
     }
 
     pub(crate) fn about_key<'a>(&'a self, statement: &SqlStr) -> Query<'a, Postgres, PgArguments> {
         self.idempotency.query(statement).bind(&*self.id.scope).bind(&*self.id.key)
     }
 
-    /// A pooled connection may have died unnoticed. Nothing has run yet, so a second one is tried.
-    async fn begin(&self) -> Result<Tx, Error> {
-        let statements = self.idempotency.statements();
-        let statement = statements.begin_claim(self.lock, self.isolation, self.lease);
-        let connection = self.idempotency.connection_to_repeat_on().await?;
-        match Tx::begin(&self.idempotency, connection, self.key.clone(), statement.clone(), self.lease).await {
-            Err(error) if is_lost(&error) => {
-                let connection = self.idempotency.connection().await?;
-                Tx::begin(&self.idempotency, connection, self.key.clone(), statement, self.lease)
-                    .await
-                    .map_err(|error| self.refused(error))
-            }
-            begun => begun.map_err(|error| self.refused(error)),
-        }
-    }
-
-    /// An error before the handler ran: nothing happened.
-    pub(crate) fn refused(&self, error: sqlx::Error) -> Error {
-        self.idempotency.refused(error)
+    /// A pooled connection may have died unnoticed, or its server may have become a replica. Nothing has run yet, so a second one is
+    /// tried.
+    async fn begin(&self) -> Result<(Tx, Mark), Error> {
+        let begin = Begin {
+            handler: self.handler,
+            key: self.key.clone(),
+            mark: Mark::of_key(self.lock),
+            isolation: self.isolation,
+            lease: self.lease,
+            durable: self.of_steps,
+        };
+        let tx = self.idempotency.begin(&begin).await?;
+        Ok((tx, begin.mark))
     }
 }
 
 impl Idempotency {
-    /// A connection of the pool, within the time a request may wait for one.
-    pub(crate) async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
-        // Boxed: connecting makes it a future of kilobytes, which every request would carry along.
-        match timeout(self.settings().connection_timeout, Box::pin(self.pool().acquire())).await {
-            Ok(acquired) => acquired.map_err(|error| self.unavailable(error)),
-            Err(_) => Err(self.unavailable(sqlx::Error::PoolTimedOut)),
+    /// Begins on a connection of the pool, and if that turns out to be dead or read-only, on a second one.
+    pub(crate) async fn begin(&self, begin: &Begin) -> Result<Tx, Error> {
+        let refused = |error| match error {
+            error if is_elsewhere(&error) => self.unavailable(error),
+            error => self.not_executed(error),
+        };
+        match Tx::begin(self, self.connection_to_repeat_on().await?, begin).await {
+            Err(error) if is_elsewhere(&error) => {
+                Tx::begin(self, self.connection().await?, begin).await.map_err(refused)
+            }
+            begun => begun.map_err(refused),
         }
-    }
-
-    /// A connection for what can be sent again on another one. Where the builder allows it, it comes without the pool's
-    /// checks, which saves a round trip, and may have died unnoticed.
-    pub(crate) async fn connection_to_repeat_on(&self) -> Result<PoolConnection<Postgres>, Error> {
-        let idle = if self.settings().pool_checks { None } else { self.pool().try_acquire() };
-        match idle {
-            Some(connection) => Ok(connection),
-            None => self.connection().await,
-        }
-    }
-
-    /// Executes a statement of ours that is a transaction of its own; how many rows it touched.
-    pub(crate) async fn execute(
-        &self,
-        mut connection: PoolConnection<Postgres>,
-        statement: Query<'_, Postgres, PgArguments>,
-    ) -> sqlx::Result<u64> {
-        let executed = within(self.settings().connection_timeout, statement.execute(&mut *connection)).await;
-        executed.inspect_err(|error| close_if_lost(&mut connection, error)).map(|executed| executed.rows_affected())
-    }
-
-    /// An error of a statement that changed nothing.
-    pub(crate) fn refused(&self, error: sqlx::Error) -> Error {
-        if is_lost(&error) || is_conflict(&error) { self.unavailable(error) } else { Error::Database(error) }
-    }
-}
-
-/// A connection that was given up in the middle of a statement must not go back to the pool.
-fn close_if_lost(connection: &mut PoolConnection<Postgres>, error: &sqlx::Error) {
-    if is_lost(error) {
-        connection.close_on_drop();
-    }
-}
-
-/// Whether an error leaves open if the server has done what it was asked: the connection is gone, or about to go.
-pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            code.starts_with("08") || code.starts_with("57P") || matches!(&*code, "25P03" | "25P04")
-        }),
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed
-        | sqlx::Error::BeginFailed => true,
-        _ => false,
     }
 }
 
@@ -294,8 +245,8 @@ struct Found {
     in_progress: Option<Abandoned>,
 }
 
-enum Seen {
-    Free(Free),
+enum KeyState {
+    Free(Place),
     InFlight,
     Mismatch,
     Completed(StoredResponse),
@@ -326,15 +277,15 @@ impl Found {
         })
     }
 
-    fn seen(self, fingerprint: &Fingerprint) -> Seen {
+    fn state(self, fingerprint: &Fingerprint) -> KeyState {
         // Expired means absent, swept or not.
         let live = self.expired == Some(false);
         match (self.response, self.in_progress) {
-            _ if live && self.fingerprint.as_deref() != Some(fingerprint.as_slice()) => Seen::Mismatch,
-            (Some(response), _) if live => Seen::Completed(response),
-            _ if !self.claimed || (live && self.leased == Some(true)) => Seen::InFlight,
-            (None, Some(abandoned)) if live => Seen::Free(Free::Abandoned(abandoned)),
-            _ => Seen::Free(Free::Absent { expired: self.expired == Some(true) }),
+            _ if live && self.fingerprint.as_deref() != Some(fingerprint.as_slice()) => KeyState::Mismatch,
+            (Some(response), _) if live => KeyState::Completed(response),
+            _ if !self.claimed || (live && self.leased == Some(true)) => KeyState::InFlight,
+            (None, Some(abandoned)) if live => KeyState::Free(Place::Abandoned(abandoned)),
+            _ => KeyState::Free(Place::Absent { expired: self.expired == Some(true) }),
         }
     }
 }

@@ -5,31 +5,15 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::claim::{Claim, Free, Place, Standing};
+use super::outcome::StoredResponse;
+use super::unit::{Ended, Unit, Verdict};
 use crate::error::Error;
-use crate::lifecycle::claim::{Claim, Free, Standing, Unit, is_lost};
-use crate::lifecycle::in_flight::Ticket;
-use crate::lifecycle::outcome::StoredResponse;
-use crate::postgres::statements::Outcome;
-use crate::postgres::transaction::{Tx, is_conflict};
-
-/// What the handler's result means for its writes.
-#[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "a function's error has no status"))]
-pub(crate) enum Verdict {
-    /// 2xx, 3xx: the writes and the response, in one commit.
-    Commit(StoredResponse),
-    /// 4xx: the writes are rolled back, the refusal is stored.
-    Refuse(StoredResponse),
-    /// 5xx and whatever must not be stored: nothing is left, the key is free.
-    Release,
-}
-
-/// What the caller is told in the end.
-pub(crate) enum Ended {
-    /// The handler's own result.
-    Own,
-    /// The stored response of whoever completed this operation.
-    Stored(StoredResponse),
-}
+use crate::postgres::connection;
+use crate::postgres::ending::{Escape, NotEnded};
+use crate::postgres::sqlstate::{is_in_failed_transaction, is_lost, is_taken};
+use crate::postgres::statements::{Mark, NewOutcome, Unknown};
+use crate::postgres::transaction::Tx;
 
 /// How often, and with which pauses, the outcome of a lost commit is looked up: about three seconds in all.
 pub(crate) const RESOLVE_PAUSES: [Duration; 6] = [
@@ -41,177 +25,193 @@ pub(crate) const RESOLVE_PAUSES: [Duration; 6] = [
     Duration::from_millis(1_200),
 ];
 
-/// Why storing an outcome failed.
-enum Failure {
-    /// Another transaction completed the operation first.
-    Rival,
-    /// The handler ended the claim's transaction.
-    Escaped,
-    /// The transaction lost to a concurrent one.
-    Conflict,
-    /// The server refused: the transaction is rolled back.
-    Aborted,
-    /// The connection broke: the server may have committed.
-    Unknown,
+/// What the holder of one transaction knows beside it.
+pub(crate) struct OneTransaction {
+    pub(crate) mark: Mark,
+    /// The look-up saw a row whose retention is over: the outcome makes room for itself.
+    pub(crate) replaces_expired: bool,
+}
+
+impl OneTransaction {
+    pub(crate) fn new(mark: Mark, replaces_expired: bool) -> Self {
+        Self { mark, replaces_expired }
+    }
 }
 
 impl Unit for Tx {
-    async fn claim(mut tx: Tx, free: Free, _: &Claim) -> Result<Option<Self>, Error> {
-        match free {
-            Free::Absent { expired } => {
-                tx.replaces_expired = expired;
-                Ok(Some(tx))
-            }
-            Free::Abandoned(_) => {
-                tx.finish();
+    type Identity = OneTransaction;
+    const OF_STEPS: bool = false;
+
+    async fn take(free: Free, _: &Claim) -> Result<Option<(Self, OneTransaction)>, Error> {
+        match free.place {
+            Place::Absent { expired } => Ok(Some((free.tx, OneTransaction::new(free.mark, expired)))),
+            Place::Abandoned(_) => {
+                free.tx.finish();
                 Err(Error::StepsChanged { recorded: None, asked: None })
             }
         }
     }
 
-    async fn end(
-        mut self,
-        claim: &Claim,
-        verdict: Verdict,
-        ticket: Option<Ticket<StoredResponse>>,
-    ) -> Result<Ended, Error> {
-        let (stored, refused) = match verdict {
-            Verdict::Commit(stored) => (stored, false),
-            Verdict::Refuse(stored) => (stored, true),
-            Verdict::Release => return claim.release(self).await,
+    async fn end(mut self, identity: &OneTransaction, claim: &Claim, verdict: Verdict) -> Result<Ended, Error> {
+        let OneTransaction { mark, replaces_expired } = identity;
+        let statements = claim.idempotency.statements();
+        let ended = match &verdict {
+            Verdict::Commit(stored) => {
+                claim.warn_of_unused(&self);
+                self.commit_with(mark, statements.complete(&claim.outcome(stored, *replaces_expired), mark)).await
+            }
+            Verdict::Refuse(stored) => {
+                let refusal = statements.refusal(&claim.outcome(stored, *replaces_expired), claim.lock);
+                self.roll_back_and(mark, &refusal).await
+            }
+            Verdict::Release => return claim.release(self, mark).await,
         };
-        if !self.is_outermost() {
-            self.roll_back().await;
-            return Err(Error::Escaped);
-        }
-        let sent =
-            if refused { claim.refuse(&mut self, &stored).await } else { claim.complete(&mut self, &stored).await };
-        let Err(error) = sent else {
-            claim.idempotency.recent().note(claim.lock);
-            self.finish();
-            if let Some(ticket) = ticket {
-                ticket.end(stored);
+        let error = match ended {
+            Ok(()) => {
+                claim.idempotency.recent().note(claim.lock);
+                self.finish();
+                return Ok(Ended::Own);
             }
-            return Ok(Ended::Own);
+            Err(NotEnded::Escaped(escape)) => return Err(claim.escaped(self, escape).await),
+            Err(NotEnded::Untidy(untidy)) => {
+                self.finish();
+                return Err(Error::Untidy(untidy));
+            }
+            Err(NotEnded::Failed(error)) => error,
         };
-        match classify(&error, refused) {
-            Failure::Unknown => {
-                drop(self);
-                claim.resolve(error).await
-            }
-            failure => {
-                // A handler that goes on after losing a conflict ends in an aborted transaction.
-                let conflict = self.met_conflict();
-                self.roll_back().await;
-                match failure {
-                    Failure::Rival => claim.rival::<Tx>().await,
-                    Failure::Escaped => Err(Error::Escaped),
-                    Failure::Aborted if !conflict => Err(Error::Database(error)),
-                    _ => Err(claim.idempotency.unavailable(error)),
-                }
-            }
+        if is_lost(&error) {
+            // Lost in the handler, nothing was committed: what is looked up is whether another attempt has been.
+            let sent = self.lost_connection().is_none();
+            drop(self);
+            return claim.resolve(error, sent).await;
         }
+        let conflict = self.met_conflict() && is_in_failed_transaction(&error);
+        self.release_connection(&error);
+        if is_taken(&error) {
+            return claim.rival().await;
+        }
+        // A handler that goes on after losing a conflict ends in an aborted transaction.
+        Err(if conflict { claim.idempotency.conflict(Some(error)) } else { claim.idempotency.not_executed(error) })
     }
 
-    async fn abandon(self) {
-        self.roll_back().await;
+    fn note_conflict(&mut self) {
+        Tx::note_conflict(self);
+    }
+}
+
+impl Tx {
+    /// Gives the connection back after a statement of ours has failed on it, if it is fit for that.
+    pub(crate) fn release_connection(self, error: &sqlx::Error) {
+        if is_lost(error) { drop(self) } else { self.finish() }
     }
 }
 
 impl Claim {
-    async fn release(&self, tx: Tx) -> Result<Ended, Error> {
+    async fn release(&self, mut tx: Tx, mark: &Mark) -> Result<Ended, Error> {
         let conflict = tx.met_conflict();
-        tx.roll_back().await;
-        if conflict { Err(self.idempotency.unavailable(sqlx::Error::BeginFailed)) } else { Ok(Ended::Own) }
-    }
-
-    async fn complete(&self, tx: &mut Tx, stored: &StoredResponse) -> sqlx::Result<()> {
-        let outcome = self.outcome(tx, stored);
-        tx.send(self.idempotency.statements().complete(&outcome)).await
-    }
-
-    /// A transaction that the handler's own error has aborted cannot be asked whether it is the claim's.
-    async fn refuse(&self, tx: &mut Tx, stored: &StoredResponse) -> sqlx::Result<()> {
-        let statements = self.idempotency.statements();
-        let (outcome, lock) = (self.outcome(tx, stored), self.lock);
-        match tx.send(statements.refuse(&outcome, lock, true)).await {
-            // What a lost conflict made of the handler is no refusal: the next attempt may win.
-            Err(error) if code(&error).as_deref() == Some("25P02") && !tx.met_conflict() => {
-                tx.send(statements.refuse(&outcome, lock, false)).await
+        match tx.roll_back_and(mark, "").await {
+            Ok(()) => tx.finish(),
+            Err(NotEnded::Escaped(escape)) => return Err(self.escaped(tx, escape).await),
+            Err(NotEnded::Untidy(untidy)) => {
+                tracing::error!(handler = self.handler, "{untidy}");
+                tx.finish();
             }
-            sent => sent,
+            // The connection is closed, and whatever is open ends with it.
+            Err(NotEnded::Failed(_)) => drop(tx),
         }
+        if conflict { Err(self.idempotency.conflict(None)) } else { Ok(Ended::Own) }
     }
 
-    fn outcome<'a>(&'a self, tx: &Tx, stored: &'a StoredResponse) -> Outcome<'a> {
-        Outcome {
+    pub(crate) fn outcome<'a>(&'a self, stored: &'a StoredResponse, replaces_expired: bool) -> NewOutcome<'a> {
+        NewOutcome {
             id: &self.id,
             fingerprint: &self.fingerprint,
             status: stored.status,
             headers: &stored.headers,
             body: &stored.body,
             ttl: self.ttl,
-            replaces_expired: tx.replaces_expired,
+            replaces_expired,
         }
     }
 
+    /// Makes an escape final for its key, so that no retry repeats effects that may be there.
+    async fn escaped(&self, tx: Tx, escape: Escape) -> Error {
+        drop(tx);
+        self.log_escape(escape);
+        self.store_effects_unknown(escape).await;
+        Error::EffectsUnknown
+    }
+
+    pub(crate) fn log_escape(&self, escape: Escape) {
+        tracing::error!(
+            handler = self.handler,
+            "{escape}. What the operation has changed is not known: its key is blocked until a person frees it"
+        );
+    }
+
+    /// Stores that the effects are not known. An outcome that another attempt has stored meanwhile stays.
+    pub(crate) async fn store_effects_unknown(&self, escape: Escape) {
+        let reason = escape.to_string();
+        let unknown = Unknown { id: &self.id, fingerprint: &self.fingerprint, reason: &reason };
+        let limit = self.idempotency.settings().connection_timeout;
+        for pause in [Duration::ZERO].iter().chain(&RESOLVE_PAUSES) {
+            sleep(*pause).await;
+            let Ok(mut connection) = self.idempotency.connection().await else { continue };
+            let store = self.idempotency.statements().store_unknown(&unknown);
+            match connection::send(&mut connection, limit, store).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(handler = self.handler, %error, "that the effects are not known could not be stored");
+                    // It may be left in the middle of the transaction.
+                    connection.close_on_drop();
+                }
+            }
+        }
+        tracing::error!(
+            handler = self.handler,
+            "that the effects are not known could not be stored: a retry may repeat them"
+        );
+    }
+
     /// A rival's outcome is the operation's outcome.
-    pub(crate) async fn rival<U: Unit>(&self) -> Result<Ended, Error> {
-        match self.stand::<U>(None).await? {
+    pub(crate) async fn rival(&self) -> Result<Ended, Error> {
+        match self.acquire(None).await? {
             Standing::Completed(stored) => Ok(Ended::Stored(stored)),
             Standing::InFlight => Err(self.idempotency.in_flight()),
-            Standing::Claimed(unit) => {
-                unit.abandon().await;
-                Err(self.idempotency.unavailable(sqlx::Error::RowNotFound))
+            // It has been released meanwhile.
+            Standing::Free(free) => {
+                free.tx.finish();
+                Err(self.idempotency.conflict(None))
             }
         }
     }
 
     /// The acknowledgement of the commit was lost. Once the key's lock is free the transaction has ended: a row says
     /// that it committed, no row that it did not.
-    async fn resolve(&self, lost: sqlx::Error) -> Result<Ended, Error> {
-        tracing::warn!(handler = self.handler, error = %lost, "the connection broke around a commit; looking the outcome up");
+    async fn resolve(&self, lost: sqlx::Error, sent: bool) -> Result<Ended, Error> {
+        tracing::warn!(handler = self.handler, error = %lost, "the connection was lost before the end; looking the outcome up");
         for pause in RESOLVE_PAUSES {
             sleep(pause).await;
-            match self.stand::<Tx>(None).await {
+            match self.acquire(None).await {
                 Ok(Standing::Completed(stored)) => return Ok(Ended::Stored(stored)),
-                Ok(Standing::Claimed(tx)) => {
-                    tx.roll_back().await;
+                Ok(Standing::Free(free)) => {
+                    free.tx.finish();
                     return Err(self.idempotency.unavailable(lost));
                 }
                 Err(Error::Mismatch) => return Err(Error::Mismatch),
                 Ok(Standing::InFlight) | Err(_) => {}
             }
         }
-        Err(self.idempotency.outcome_unknown())
+        Err(if sent { self.idempotency.outcome_unknown() } else { self.idempotency.unavailable(lost) })
     }
-}
 
-pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
-    error.as_database_error().and_then(|error| error.code()).map(std::borrow::Cow::into_owned)
-}
-
-/// Whether another transaction has inserted the key first.
-pub(crate) fn is_taken(error: &sqlx::Error) -> bool {
-    let Some(database) = error.as_database_error() else { return false };
-    (database.code().as_deref(), database.constraint()) == (Some("23505"), Some("idempotency_keys_pkey"))
-}
-
-fn classify(error: &sqlx::Error, refused: bool) -> Failure {
-    if is_lost(error) {
-        return Failure::Unknown;
-    }
-    if is_conflict(error) {
-        return Failure::Conflict;
-    }
-    let Some(database) = error.as_database_error() else {
-        return Failure::Unknown;
-    };
-    match (code(error).as_deref(), database.constraint()) {
-        _ if is_taken(error) => Failure::Rival,
-        (Some("23514"), Some("completed_or_claimed")) => Failure::Escaped,
-        // The refusal's check divides by zero outside the claim's transaction, and chains only inside a transaction.
-        (Some("22012" | "25P01"), None) if refused => Failure::Escaped,
-        _ => Failure::Aborted,
+    /// A handler that commits without having used its transaction has written elsewhere, or nothing.
+    fn warn_of_unused(&self, tx: &Tx) {
+        if !tx.was_used() && self.idempotency.unused().is_due(self.handler) {
+            tracing::warn!(
+                handler = self.handler,
+                "no statement ran through the handler's transaction: what it wrote elsewhere is not protected against retries"
+            );
+        }
     }
 }

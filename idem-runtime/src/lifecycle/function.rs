@@ -1,7 +1,7 @@
 //! Message consumers, gRPC methods and jobs: a function that is called, not routed. The message's id and the effects are
 //! one commit (the inbox pattern); a redelivery gets the recorded result.
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::AssertUnwindSafe;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -10,14 +10,15 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::claim::{Claim, Entered};
+use super::outcome::StoredResponse;
+use super::unit::{Acquired, Concluded, Held, Unit, Verdict, Worked};
 use crate::attribute::{FromError, Recorded};
 use crate::call::Request;
 use crate::error::Error;
-use crate::lifecycle::claim::{Claim, Entered, Standing, Unit};
-use crate::lifecycle::completion::{Ended, Verdict};
-use crate::lifecycle::outcome::StoredResponse;
 use crate::operation::Operation;
 use crate::postgres::transaction::Tx;
+use crate::recorded;
 use crate::telemetry::Outcome;
 
 impl Request {
@@ -53,83 +54,78 @@ impl Request {
     {
         let telemetry = self.telemetry();
         let called = async {
-            let claim = self.claim(false)?;
+            let claim = self.claim(false, U::OF_STEPS)?;
             claim.call(function).await
         };
-        let called = called.instrument(telemetry.span()).await;
-        telemetry.finish(match &called {
-            Ok((_, outcome)) => Ok(*outcome),
-            Err(Failed::Claim(error)) => Err(error),
-            Err(Failed::Function(_)) => Ok(Outcome::Released),
-        });
+        let called = AssertUnwindSafe(called.instrument(telemetry.span())).catch_unwind().await;
         match called {
-            Ok((value, _)) => Ok(value),
-            Err(Failed::Claim(error)) => Err(error.into()),
-            Err(Failed::Function(error)) => Err(error),
+            Ok(Ok((result, outcome))) => {
+                telemetry.record(Ok(outcome));
+                result
+            }
+            Ok(Err(error)) => {
+                telemetry.record(Err(&error));
+                Err(error.into())
+            }
+            Err(panic) => {
+                telemetry.finish_panicked();
+                std::panic::resume_unwind(panic)
+            }
         }
     }
 }
 
-/// Whose error it is.
-enum Failed<E> {
-    Claim(Error),
-    Function(E),
-}
-
-impl<E> From<Error> for Failed<E> {
-    fn from(error: Error) -> Self {
-        Self::Claim(error)
-    }
-}
-
 impl Claim {
-    async fn call<U, T, E>(&self, function: impl AsyncFnOnce(&mut U) -> Result<T, E>) -> Result<(T, Outcome), Failed<E>>
+    /// The function's own result, or an error of the claim's.
+    async fn call<U, T, E>(
+        &self,
+        function: impl AsyncFnOnce(&mut U) -> Result<T, E>,
+    ) -> Result<(Result<T, E>, Outcome), Error>
     where
         U: Unit,
         T: Serialize + DeserializeOwned,
     {
         let deadline = self.wait.map(|limit| Instant::now() + limit);
-        let _running = self.idempotency.count_in();
+        let running = self.idempotency.count_in();
         let ticket = match self.enter(deadline).await? {
             Entered::Ours(ticket) => ticket,
-            Entered::Stored(stored) => return Ok((recorded(&stored)?, Outcome::Replayed)),
+            Entered::Stored(stored) => return replay(&stored),
         };
-        if let Some(stored) = self.recall().await? {
-            return Ok((recorded(&stored)?, Outcome::Replayed));
+        if let Some(stored) = self.read_completed().await? {
+            let replayed = replay(&stored);
+            if let Some(ticket) = ticket {
+                ticket.end(stored);
+            }
+            return replayed;
         }
-        let mut unit = match self.stand::<U>(deadline).await? {
-            Standing::Claimed(unit) => unit,
-            Standing::InFlight => return Err(self.idempotency.in_flight().into()),
-            Standing::Completed(stored) => return Ok((recorded(&stored)?, Outcome::Replayed)),
+        let mut held = match Held::<U>::acquire(self.clone(), ticket, deadline, running, false).await? {
+            Acquired::Held(held) => held,
+            Acquired::Stored(stored) => return replay(&stored),
         };
-        let ticket = ticket.inspect(crate::lifecycle::in_flight::Ticket::run);
-        let value = match AssertUnwindSafe(function(&mut unit)).catch_unwind().await {
-            Ok(Ok(value)) => value,
-            Ok(Err(error)) => {
-                unit.abandon().await;
-                return Err(Failed::Function(error));
-            }
-            Err(panic) => {
-                unit.abandon().await;
-                drop(ticket);
-                resume_unwind(panic)
-            }
-        };
-        let body = match serde_json::to_vec(&value) {
-            Ok(body) => Bytes::from(body),
-            Err(error) => {
-                unit.abandon().await;
-                return Err(Error::Json(error).into());
-            }
-        };
-        let stored = StoredResponse { status: 200, headers: Vec::new(), body };
-        match unit.end(self, Verdict::Commit(stored), ticket).await? {
-            Ended::Own => Ok((value, Outcome::Claimed)),
-            Ended::Stored(stored) => Ok((recorded(&stored)?, Outcome::Replayed)),
+        let worked = AssertUnwindSafe(function(held.unit())).catch_unwind().await.map(judge);
+        let failed = matches!(&worked, Ok(Worked { result: Err(_), .. }));
+        let own_error = |worked: Result<Worked<Result<T, E>>, _>| worked;
+        match held.conclude(own_error(worked)).await? {
+            Concluded::Own(result) => Ok((result, if failed { Outcome::Released } else { Outcome::Claimed })),
+            Concluded::Stored(stored) => replay(&stored),
         }
     }
 }
 
-fn recorded<T: DeserializeOwned>(stored: &StoredResponse) -> Result<T, Error> {
-    serde_json::from_slice(&stored.body).map_err(Error::Json)
+/// What is recorded must come back as it was: a value that does not is an error now, and not at every redelivery.
+fn judge<T: Serialize + DeserializeOwned, E>(result: Result<T, E>) -> Worked<Result<T, E>> {
+    let verdict = match &result {
+        Ok(value) => recorded::encode(value)
+            .map(|body| Verdict::Commit(StoredResponse { status: 200, headers: Vec::new(), body: Bytes::from(body) })),
+        Err(_) => Ok(Verdict::Release),
+    };
+    Worked { result, verdict }
+}
+
+fn replay<T: DeserializeOwned, E>(stored: &StoredResponse) -> Result<(Result<T, E>, Outcome), Error> {
+    if stored.is_effects_unknown() {
+        return Err(Error::EffectsUnknown);
+    }
+    let value = serde_json::from_slice(&stored.body).map_err(Error::Json)?;
+    Ok((Ok(value), Outcome::Replayed))
 }

@@ -11,13 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::fingerprint::Fingerprint;
-
-/// A key within its scope.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct OperationId {
-    pub(crate) scope: Arc<str>,
-    pub(crate) key: Arc<str>,
-}
+use crate::operation_id::OperationId;
 
 /// How far an operation in flight has come, for its duplicates.
 #[derive(Debug)]

@@ -7,8 +7,10 @@
 //! `tests/model/lease/` is this protocol as a model, in which every order of its steps is checked: a change here is a
 //! change there, in the same commit.
 
+mod ending;
 mod lease;
 mod name;
+mod part;
 pub(crate) mod recovery_points;
 mod step;
 
@@ -16,18 +18,18 @@ use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::DeserializeOwned;
+use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
-use sqlx::{Postgres, SqlStr};
 use tokio::time::sleep;
 
 use crate::attribute::{FromError, Recorded};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
-use crate::lifecycle::claim::{Claim, Free, Unit, is_lost};
-use crate::lifecycle::completion::{Ended, RESOLVE_PAUSES, Verdict, code, is_taken};
-use crate::lifecycle::in_flight::Ticket;
+use crate::lifecycle::claim::Claim;
+use crate::lifecycle::completion::{OneTransaction, RESOLVE_PAUSES};
 use crate::lifecycle::outcome::StoredResponse;
-use crate::postgres::statements::{Isolation, NewAttempt, Statements, Steps};
+use crate::postgres::sqlstate::is_lost;
+use crate::postgres::statements::{Isolation, Steps};
 use crate::postgres::transaction::Tx;
 
 use lease::{Lease, Rest};
@@ -55,6 +57,19 @@ pub struct Operation {
     /// Why a part ended that its own code did not end.
     interruption: Option<Interruption>,
     broken: Option<Broken>,
+    /// The transaction of the part that is under way. It stays here while the handler has it, so that the end can ask for it
+    /// whatever becomes of the part's future.
+    part: Option<Box<Part>>,
+    /// A part's commit has been sent and not been answered.
+    undecided: bool,
+    /// The error that came out of the handler says that it lost to a concurrent transaction.
+    lost_conflict: bool,
+}
+
+/// A transaction of the operation.
+struct Part {
+    tx: Tx,
+    known: OneTransaction,
 }
 
 /// What stopped a part beside its own code: it bounds what the handler may answer.
@@ -65,17 +80,19 @@ enum Interruption {
     /// A mistake of the handler's: it has no outcome.
     Mistake { name: String },
     /// The database could not be used: there is no outcome yet.
-    Unavailable,
+    Unavailable { name: String },
     /// The part lost to a concurrent transaction, which the next attempt may win.
     Conflict,
 }
 
 enum Hold {
     /// The claim is a lock in this transaction: nothing is committed yet.
-    Locked(Box<Tx>),
+    Locked(Box<Part>),
     /// The claim is a row of ours.
     Leased(Lease),
-    /// The claim is lost, or was given up.
+    /// The transaction that held the claim was rolled back, and nothing is left of it.
+    Free,
+    /// The claim is with the part that is under way, or lost.
     Gone,
 }
 
@@ -85,6 +102,7 @@ enum Broken {
     Lost,
     Unknown,
     Changed { recorded: Option<String>, asked: Option<String> },
+    Escaped,
 }
 
 impl Operation {
@@ -103,7 +121,8 @@ impl Operation {
     /// # Errors
     /// As `E::from`: [`Error::Database`] when the server refuses the commit (a deferred constraint), [`Error::LostClaim`]
     /// when another attempt has taken over, [`Error::StepsChanged`], [`Error::DuplicateStep`], [`Error::StepFailed`],
-    /// [`Error::Escaped`], [`Error::Unavailable`], [`Error::OutcomeUnknown`], [`Error::Json`].
+    /// [`Error::EffectsUnknown`], [`Error::Untidy`], [`Error::Conflict`], [`Error::Unavailable`], [`Error::OutcomeUnknown`],
+    /// [`Error::Json`].
     ///
     /// After any of them there is no success: a 2xx or 3xx is answered with 500 or 503 instead, and nothing is stored. A 4xx is
     /// an outcome after [`Error::Database`] only.
@@ -128,32 +147,29 @@ impl Operation {
             return Ok(result);
         }
         let _rest = self.rest();
-        let mut tx = self.begin().await.map_err(|error| self.interrupt(error))?;
-        match body(&mut tx).await {
-            Ok(result) => {
-                let line = match recovery_points::finished(name, &result) {
-                    Ok(line) => line,
-                    Err(error) => {
-                        let error = self.interrupt(error);
-                        self.roll_back(tx).await.map_err(|error| self.interrupt(error))?;
-                        return Err(error.into());
-                    }
-                };
-                self.commit(tx, &line).await.map_err(|error| self.interrupt(error))?;
-                self.unfinished = None;
-                Ok(result)
-            }
+        if let Err(error) = self.begin_part().await {
+            return Err(self.interrupt(error).into());
+        }
+        let result = match body(self.part()?).await {
+            Ok(result) => result,
             Err(error) => {
-                if tx.met_conflict() {
-                    self.interruption.get_or_insert(Interruption::Conflict);
-                }
-                self.roll_back(tx).await.map_err(|error| self.interrupt(error))?;
-                Err(error)
+                self.roll_back_part().await.map_err(|error| self.interrupt(error))?;
+                return Err(error);
+            }
+        };
+        match recovery_points::finished(name, &result) {
+            Ok(line) => self.commit_part(&line).await.map_err(|error| self.interrupt(error))?,
+            Err(error) => {
+                let error = self.interrupt(error);
+                self.roll_back_part().await.map_err(|error| self.interrupt(error))?;
+                return Err(error.into());
             }
         }
+        self.unfinished = None;
+        Ok(result)
     }
 
-    /// Calls another system: `call` gets the derived key `<key>:<name>`, the same on every attempt, and its result is
+    /// Calls another system: `call` gets the [derived key](IdempotencyKey::derive) of `name`, the same on every attempt, and its result is
     /// recorded before the next line runs.
     ///
     /// An `Err` records nothing, and no other part may follow it in this attempt. A call that started and has no recorded
@@ -222,9 +238,14 @@ impl Operation {
         let interruption = match &error {
             Error::Database(_) => Interruption::Refused { name: name() },
             Error::DuplicateStep { name } | Error::StepFailed { name } => Interruption::Mistake { name: name.clone() },
-            Error::Escaped | Error::Json(_) => Interruption::Mistake { name: name() },
-            _ => Interruption::Unavailable,
+            Error::Untidy(_) | Error::Json(_) => Interruption::Mistake { name: name() },
+            Error::Conflict { .. } => Interruption::Conflict,
+            _ => Interruption::Unavailable { name: name() },
         };
+        if self.interruption.is_none() {
+            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(handler = self.claim.handler, part = name(), source, "a part was interrupted: {error}");
+        }
         self.interruption.get_or_insert(interruption);
         error
     }
@@ -237,9 +258,10 @@ impl Operation {
             Interruption::Refused { name } | Interruption::Mistake { name } => {
                 Some(Error::StepFailed { name: name.clone() })
             }
-            Interruption::Unavailable | Interruption::Conflict => {
-                Some(self.claim.idempotency.unavailable(sqlx::Error::BeginFailed))
+            Interruption::Unavailable { name } => {
+                Some(Error::Interrupted { name: name.clone(), retry_after: self.claim.idempotency.retry_after() })
             }
+            Interruption::Conflict => Some(self.claim.idempotency.conflict(None)),
         }
     }
 
@@ -247,6 +269,7 @@ impl Operation {
         match broken {
             Broken::Lost => Error::LostClaim,
             Broken::Unknown => self.claim.idempotency.outcome_unknown(),
+            Broken::Escaped => Error::EffectsUnknown,
             Broken::Changed { recorded, asked } => {
                 Error::StepsChanged { recorded: recorded.clone(), asked: asked.clone() }
             }
@@ -256,9 +279,12 @@ impl Operation {
     fn check(&mut self) -> Result<(), Error> {
         match &self.hold {
             Hold::Leased(lease) if lease.is_lost() => _ = self.broken.get_or_insert(Broken::Lost),
-            // The first transaction was dropped, or its commit failed.
+            // The first transaction's commit was dropped or not answered.
             Hold::Gone => _ = self.broken.get_or_insert(Broken::Unknown),
             _ => {}
+        }
+        if self.undecided {
+            self.broken.get_or_insert(Broken::Unknown);
         }
         match &self.broken {
             Some(broken) => Err(self.error(broken)),
@@ -275,118 +301,17 @@ impl Operation {
         }
     }
 
-    async fn begin(&mut self) -> Result<Tx, Error> {
-        match std::mem::replace(&mut self.hold, Hold::Gone) {
-            Hold::Locked(tx) => Ok(*tx),
-            leased => {
-                self.hold = leased;
-                let connection = self.claim.idempotency.connection().await?;
-                let statement = Statements::begin_step(self.claim.isolation, self.claim.lease);
-                let (key, lease) = (self.claim.key.clone(), self.claim.lease);
-                let begun = Tx::begin(&self.claim.idempotency, connection, key, statement, lease).await;
-                begun.map_err(|error| self.claim.refused(error))
-            }
-        }
-    }
-
-    /// The statement that makes a transaction's writes and `line` durable: for the first one, together with the claim.
-    fn commit_statement(&self, tx: &Tx, line: &[u8]) -> SqlStr {
-        let statements = self.claim.idempotency.statements();
-        match self.hold {
-            Hold::Leased(_) => statements.commit_step(&self.steps(line)),
-            _ => statements.begin_steps(&self.steps(line), &self.new_attempt(tx)),
-        }
-    }
-
     fn steps<'a>(&'a self, recovery_points: &'a [u8]) -> Steps<'a> {
         Steps { id: &self.claim.id, token: self.token, lease: self.claim.lease, recovery_points }
-    }
-
-    fn new_attempt(&self, tx: &Tx) -> NewAttempt<'_> {
-        NewAttempt {
-            fingerprint: &self.claim.fingerprint,
-            request: &self.claim.request,
-            replaces_expired: tx.replaces_expired,
-        }
-    }
-
-    async fn commit(&mut self, tx: Tx, line: &[u8]) -> Result<(), Error> {
-        if !tx.is_outermost() {
-            tx.roll_back().await;
-            return Err(Error::Escaped);
-        }
-        let statement = self.commit_statement(&tx, line);
-        self.commit_with(tx, statement).await
-    }
-
-    /// From this commit on the claim is a row, and its lease is kept.
-    async fn commit_with(&mut self, mut tx: Tx, statement: SqlStr) -> Result<(), Error> {
-        match tx.send(statement).await {
-            Ok(()) => {
-                tx.finish();
-                self.lease();
-                Ok(())
-            }
-            Err(error) => Err(self.not_committed(tx, error).await),
-        }
-    }
-
-    async fn not_committed(&mut self, tx: Tx, error: sqlx::Error) -> Error {
-        if is_lost(&error) {
-            // The commit may have happened. The next attempt reads what is recorded; this one must not go on.
-            return self.fail(Broken::Unknown);
-        }
-        let conflict = tx.met_conflict();
-        let constraint = error.as_database_error().and_then(|error| error.constraint());
-        let error = match (code(&error).as_deref(), constraint) {
-            (Some("22012"), None) => self.fail(Broken::Lost),
-            _ if is_taken(&error) => self.fail(Broken::Lost),
-            (Some("23514"), Some("completed_or_claimed")) | (Some("22P02" | "25P01"), None) => Error::Escaped,
-            _ if conflict => self.claim.idempotency.unavailable(error),
-            _ => self.claim.refused(error),
-        };
-        if matches!((&error, &self.hold), (Error::Database(_), Hold::Gone)) {
-            self.claim_anew(tx).await;
-        } else {
-            tx.roll_back().await;
-        }
-        error
-    }
-
-    /// The server refused the first transaction, which may be the handler's to answer for: what it answers needs a claim.
-    /// Without one, because the database is away or a rival was faster, the attempt ends when it is checked.
-    async fn claim_anew(&mut self, mut tx: Tx) {
-        let statement = self.claim.idempotency.statements().begin_steps_anew(&self.steps(b""), &self.new_attempt(&tx));
-        match tx.send(statement).await {
-            Ok(()) => {
-                tx.finish();
-                self.lease();
-            }
-            Err(error) if is_lost(&error) => {}
-            Err(error) => {
-                tx.roll_back().await;
-                if is_taken(&error) {
-                    self.fail(Broken::Lost);
-                }
-            }
-        }
-    }
-
-    /// After the first transaction failed the claim itself is still to be made durable.
-    async fn roll_back(&mut self, tx: Tx) -> Result<(), Error> {
-        if matches!(self.hold, Hold::Leased(_)) {
-            tx.roll_back().await;
-            return Ok(());
-        }
-        let statement =
-            self.claim.idempotency.statements().roll_back_and_begin_steps(&self.steps(b""), &self.new_attempt(&tx));
-        self.commit_with(tx, statement).await
     }
 
     /// A call to another system may follow: the claim must outlive this process.
     async fn ensure_leased(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.hold, Hold::Gone) {
-            Hold::Locked(tx) => self.commit(*tx, b"").await.map_err(|error| self.interrupt(error)),
+            Hold::Locked(part) => {
+                self.part = Some(part);
+                self.commit_part(b"").await.map_err(|error| self.interrupt(error))
+            }
             hold => {
                 self.hold = hold;
                 Ok(())
@@ -420,21 +345,21 @@ impl Operation {
             Ok(1) => Ok(()),
             Ok(_) => Err(self.fail(Broken::Lost)),
             Err(error) if is_lost(&error) => Err(self.fail(Broken::Unknown)),
-            Err(error) => Err(self.claim.refused(error)),
+            Err(error) => Err(self.claim.idempotency.not_executed(error)),
         }
     }
 
-    /// Stores the response. Repeating it is harmless, so a lost acknowledgement is answered with a repetition, and the first
+    /// Stores the response, or with `reason` that the effects are not known. Repeating it is harmless, so a lost acknowledgement is answered with a repetition, and the first
     /// try may do without the pool's checks.
-    async fn complete(&self, stored: &StoredResponse) -> Result<bool, Error> {
+    async fn complete(&self, stored: &StoredResponse, reason: Option<&str>) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let mut tried = self.complete_on(idempotency.connection_to_repeat_on().await, stored).await;
+        let mut tried = self.complete_on(idempotency.connection_to_repeat_on().await, stored, reason).await;
         for pause in &RESOLVE_PAUSES {
             if !matches!(tried, Err(Error::Unavailable { .. })) {
                 return tried;
             }
             sleep(*pause).await;
-            tried = self.complete_on(idempotency.connection().await, stored).await;
+            tried = self.complete_on(idempotency.connection().await, stored, reason).await;
         }
         match tried {
             Err(error @ Error::Unavailable { .. }) => {
@@ -449,6 +374,7 @@ impl Operation {
         &self,
         connection: Result<PoolConnection<Postgres>, Error>,
         stored: &StoredResponse,
+        reason: Option<&str>,
     ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
         let complete = self
@@ -458,8 +384,12 @@ impl Operation {
             .bind(self.claim.ttl.as_secs_f64())
             .bind(stored.status.cast_signed())
             .bind(&stored.headers)
-            .bind(&*stored.body);
-        let completed = idempotency.execute(connection?, complete).await.map_err(|error| self.claim.refused(error))?;
+            .bind(&*stored.body)
+            .bind(reason);
+        let completed = idempotency
+            .execute(connection?, complete)
+            .await
+            .map_err(|error| self.claim.idempotency.not_executed(error))?;
         Ok(completed == 1)
     }
 
@@ -472,107 +402,6 @@ impl Operation {
         };
         let give_back = self.claim.about_key(&idempotency.statements().give_back).bind(self.token);
         idempotency.execute(connection, give_back).await.map(drop)
-    }
-}
-
-impl Unit for Operation {
-    async fn claim(mut tx: Tx, free: Free, claim: &Claim) -> Result<Option<Self>, Error> {
-        let token = fastrand::i64(1..);
-        let mut operation = Self {
-            claim: claim.clone(),
-            token,
-            hold: Hold::Gone,
-            recorded: Vec::new(),
-            position: 0,
-            names: HashSet::new(),
-            unfinished: None,
-            interruption: None,
-            broken: None,
-        };
-        match free {
-            Free::Absent { expired } => {
-                tx.replaces_expired = expired;
-                operation.hold = Hold::Locked(Box::new(tx));
-            }
-            Free::Abandoned(abandoned) => {
-                operation.recorded = recovery_points::read(&abandoned.recovery_points)?;
-                let take_over = claim.idempotency.statements().take_over(&operation.steps(b""), &abandoned);
-                match tx.send(take_over).await {
-                    Ok(()) => tx.finish(),
-                    Err(error) if code(&error).as_deref() == Some("22012") => {
-                        tx.roll_back().await;
-                        return Ok(None);
-                    }
-                    Err(error) => return Err(claim.refused(error)),
-                }
-                operation.lease();
-            }
-        }
-        Ok(Some(operation))
-    }
-
-    async fn end(
-        mut self,
-        claim: &Claim,
-        verdict: Verdict,
-        ticket: Option<Ticket<StoredResponse>>,
-    ) -> Result<Ended, Error> {
-        if let Hold::Locked(tx) = self.hold {
-            // No part was run: it is an operation of one transaction.
-            return tx.end(claim, verdict, ticket).await;
-        }
-        let stored = match verdict {
-            // That the database was away is no outcome of the handler's, even where failures are outcomes.
-            Verdict::Refuse(stored) if stored.status < 500 || self.interruption.is_none() => stored,
-            Verdict::Commit(stored) => stored,
-            Verdict::Refuse(_) | Verdict::Release => {
-                let conflict = matches!(self.interruption, Some(Interruption::Conflict));
-                self.abandon().await;
-                return if conflict {
-                    Err(claim.idempotency.unavailable(sqlx::Error::BeginFailed))
-                } else {
-                    Ok(Ended::Own)
-                };
-            }
-        };
-        if self.position < self.recorded.len() {
-            self.changed(None);
-        }
-        if let Err(error) = self.check() {
-            let lost = matches!(error, Error::LostClaim);
-            self.abandon().await;
-            return if lost { claim.rival::<Self>().await } else { Err(error) };
-        }
-        if let Some(error) = self.disallowed(&stored) {
-            self.abandon().await;
-            return Err(error);
-        }
-        match self.complete(&stored).await {
-            Ok(true) => claim.idempotency.recent().note(claim.lock),
-            Ok(false) => return claim.rival::<Self>().await,
-            Err(error) => {
-                self.abandon().await;
-                return Err(error);
-            }
-        }
-        if let Some(ticket) = ticket {
-            ticket.end(stored);
-        }
-        Ok(Ended::Own)
-    }
-
-    async fn abandon(mut self) {
-        match std::mem::replace(&mut self.hold, Hold::Gone) {
-            Hold::Locked(tx) => tx.roll_back().await,
-            Hold::Leased(lease) => {
-                // A renewal that comes after it would take back what is given.
-                drop(lease);
-                if let Err(error) = self.give_back().await {
-                    tracing::warn!(handler = self.claim.handler, %error, "a lease could not be given back; it runs out by itself");
-                }
-            }
-            Hold::Gone => {}
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
+use crate::recorded;
 
 /// A step that was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,10 +22,10 @@ impl RecoveryPoint {
 }
 
 /// The line that records a result.
-pub(crate) fn finished<T: Serialize>(name: &str, result: &T) -> Result<Vec<u8>, Error> {
+pub(crate) fn finished<T: Serialize + DeserializeOwned>(name: &str, result: &T) -> Result<Vec<u8>, Error> {
     let name = serde_json::to_string(name).map_err(Error::Json)?;
     // An answer that is kept as it came (`RawValue`) may have line breaks between its values.
-    let result = serde_json::to_string(result).map_err(Error::Json)?.replace(['\n', '\r'], " ");
+    let result = recorded::encode(result)?.replace(['\n', '\r'], " ");
     Ok(format!("{name}\t{result}\n").into_bytes())
 }
 
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn lines_read_back_whatever_they_hold() {
-        let mut lines = finished("tab\tand\nbreak", &"a\tb\n").expect("JSON");
+        let mut lines = finished("tab\tand\nbreak", &"a\tb\n".to_owned()).expect("JSON");
         lines.extend(started("charge").expect("JSON"));
         lines.extend(finished("charge", &(1, 2.5, None::<u8>)).expect("JSON"));
         lines.extend(started("mail").expect("JSON"));

@@ -24,7 +24,7 @@ impl Idempotency {
     pub async fn dead_letters(&self, limit: u32) -> Result<Vec<DeadLetter>, Error> {
         let mut connection = self.connection().await?;
         let dead = self.query(&self.outbox_statements().dead_letters).bind(i64::from(limit));
-        let rows = dead.fetch_all(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let rows = dead.fetch_all(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         let letters =
             rows.iter().map(|row| Ok(DeadLetter { message: Message::read(row)?, failure: row.try_get("failure")? }));
         letters.collect::<sqlx::Result<_>>().map_err(Error::Database)
@@ -49,7 +49,7 @@ impl Idempotency {
     async fn touch_message(&self, statement: sqlx::SqlStr, id: i64) -> Result<bool, Error> {
         let mut connection = self.connection().await?;
         let touch = self.query(&statement).bind(id);
-        let touched = touch.execute(&mut *connection).await.map_err(|error| self.refused(error))?;
+        let touched = touch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
         Ok(touched.rows_affected() == 1)
     }
 }

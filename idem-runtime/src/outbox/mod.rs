@@ -9,7 +9,7 @@ mod statements;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::postgres::transaction::{Tx, is_conflict};
+use crate::postgres::transaction::Tx;
 
 pub use dead_letters::DeadLetter;
 pub use message::Message;
@@ -62,9 +62,7 @@ impl<'a> Outbox<'a> {
             .bind(dedupe_key)
             .bind(self.group)
             .bind(payload);
-        let sent = send.execute(&mut *self.tx).await.map_err(|error| {
-            if is_conflict(&error) { idempotency.unavailable(error) } else { Error::Database(error) }
-        })?;
+        let sent = send.execute(&mut *self.tx).await.map_err(|error| idempotency.not_executed(error))?;
         Ok(sent.rows_affected() == 1)
     }
 }

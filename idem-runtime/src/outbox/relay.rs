@@ -91,7 +91,7 @@ where
         let mut connection = idempotency.connection().await?;
         let reserve =
             idempotency.query(&idempotency.outbox_statements().reserve_messages).bind(BATCH).bind(hold.as_secs_f64());
-        let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
+        let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.not_executed(error))?;
         let mut messages: Vec<Message> =
             rows.iter().map(Message::read).collect::<sqlx::Result<_>>().map_err(Error::Database)?;
         messages.sort_by_key(|message| message.id);
@@ -130,7 +130,7 @@ where
             }
         };
         let mut connection = idempotency.connection().await?;
-        settle.execute(&mut *connection).await.map_err(|error| idempotency.refused(error))?;
+        settle.execute(&mut *connection).await.map_err(|error| idempotency.not_executed(error))?;
         Ok(())
     }
 }

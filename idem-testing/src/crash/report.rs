@@ -5,9 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::strike::Strike;
-use super::trial::Baseline;
+use crate::baseline::{Baseline, USES_POOL};
+use crate::finding::Finding;
 use crate::proxy::{Met, shorten};
-use crate::subject::Subject;
 
 /// What an attempt saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +17,109 @@ pub(super) enum Seen {
     Closed,
 }
 
+pub(super) const EXTERNAL: &str = "each external call carries one key";
+
+/// What kind of promise a trial broke, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Symptom {
+    Effect,
+    External,
+    Answer,
+    StoredFailure,
+    Stuck,
+    Replay,
+    Mark,
+    Open,
+    Unstruck,
+}
+
+impl Symptom {
+    fn rule(self) -> &'static str {
+        match self {
+            Symptom::Effect => "the effect happens once",
+            Symptom::External => EXTERNAL,
+            Symptom::Answer => "the final answer is that of an execution without a fault",
+            Symptom::StoredFailure => "a failure is not stored",
+            Symptom::Stuck => "no key is stuck",
+            Symptom::Replay => "every retry gets the same answer",
+            Symptom::Mark => "every replay is marked",
+            Symptom::Open => "no transaction is left open, and every connection of the pool works",
+            Symptom::Unstruck => "the fault strikes",
+        }
+    }
+
+    fn must(self) -> &'static str {
+        match self {
+            Symptom::Effect => "one effect, whatever happened on the way",
+            Symptom::External => "the same keys in every attempt",
+            Symptom::Answer => "the answer of the execution, or its replay",
+            Symptom::StoredFailure => "an execution, once the fault is over",
+            Symptom::Stuck => "a final answer",
+            Symptom::Replay => "identical answers",
+            Symptom::Mark => "the mark that the first replay had",
+            Symptom::Open => "nothing of the request left",
+            Symptom::Unstruck => "a role that may terminate its own backends",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Symptom::Effect => "commit the effect, the key and the answer in one transaction",
+            Symptom::External => "derive the provider's key from the request's, never from the attempt",
+            Symptom::Answer | Symptom::StoredFailure => {
+                "when a commit's outcome is not known, look it up or ask for a retry; never store or answer a guess"
+            }
+            Symptom::Stuck => {
+                "a crash must leave nothing, or a claim with a lease that runs out; if the lease is longer, use `.patience(…)`"
+            }
+            Symptom::Replay => "store the answer with the effect, and send what is stored",
+            Symptom::Mark | Symptom::Open | Symptom::Unstruck => "",
+        }
+    }
+}
+
+/// A promise that a trial broke.
+#[derive(Clone, Debug)]
+pub(super) struct Violation {
+    symptom: Symptom,
+    text: String,
+}
+
+impl Violation {
+    pub(super) fn new(symptom: Symptom, text: String) -> Self {
+        Self { symptom, text }
+    }
+
+    /// What was broken without a fault.
+    pub(super) fn finding(self) -> Finding {
+        let Self { symptom, text } = self;
+        Finding::new(symptom.rule(), "a request and its retries, without a fault", text, symptom.must())
+            .advise(symptom.advice())
+    }
+
+    pub(super) fn is_effect(&self) -> bool {
+        self.symptom == Symptom::Effect
+    }
+}
+
 /// One fault at one message.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    pub(super) strike: Strike,
-    pub(super) met: Met,
-    pub(super) seen: Vec<Seen>,
-    pub(super) violations: Vec<String>,
+    strike: Strike,
+    met: Met,
+    seen: Vec<Seen>,
+    worst: Option<Symptom>,
+    violations: Vec<String>,
 }
 
 impl Trial {
+    /// The worst violation comes first.
+    pub(super) fn new(strike: Strike, met: Met, seen: Vec<Seen>, mut violations: Vec<Violation>) -> Self {
+        violations.sort_by_key(|violation| violation.symptom);
+        let worst = violations.first().map(|violation| violation.symptom);
+        Self { strike, met, seen, worst, violations: violations.into_iter().map(|violation| violation.text).collect() }
+    }
+
     /// What happened to the message.
     pub fn strike(&self) -> Strike {
         self.strike
@@ -37,7 +130,7 @@ impl Trial {
         &self.met
     }
 
-    /// The promises that were broken, in words.
+    /// The promises that were broken, in words, the worst first.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
@@ -49,45 +142,56 @@ impl Trial {
         let attempts: Vec<_> = attempts.iter().map(Seen::to_string).collect();
         attempts.join(" → ")
     }
+
+    /// Whether its client waited for its patience's whole length.
+    pub(super) fn is_stuck(&self) -> bool {
+        matches!(self.worst, Some(Symptom::Stuck | Symptom::StoredFailure))
+    }
 }
 
 /// The outcome of a [crash matrix](crate::crash_matrix). Its `Display` is a table: statements × strikes, and what each
-/// retry saw.
+/// retry saw; then the findings, one for each promise that is broken.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CrashReport {
     request: String,
     strikes: Vec<Strike>,
     stall: Duration,
-    baseline: Baseline,
+    baseline: Option<Baseline>,
     trials: Vec<Trial>,
-    general: Vec<String>,
+    findings: Vec<Finding>,
+    not_seen: Vec<String>,
 }
 
 impl CrashReport {
+    /// What is wrong without a fault. Nothing else was tried.
+    pub(super) fn stopped(request: String, findings: Vec<Finding>) -> Self {
+        let (strikes, trials, not_seen) =
+            (Vec::new(), Vec::new(), vec!["faults: what has none fails already".to_owned()]);
+        Self { request, strikes, stall: Duration::ZERO, baseline: None, trials, findings, not_seen }
+    }
+
     pub(super) fn new(
         request: String,
         strikes: &[Strike],
         stall: Duration,
         baseline: Baseline,
-        trials: BTreeMap<(Strike, u64), Trial>,
-        subject: &Subject<'_>,
+        trials: Vec<Trial>,
+        mut findings: Vec<Finding>,
+        not_seen: Vec<String>,
     ) -> Self {
-        let mut general = baseline.violations.clone();
+        let mut unmet: Vec<&str> = Vec::new();
         for strike in strikes {
-            if !trials.keys().any(|(other, _)| other == strike) {
-                general
-                    .push(format!("no message was there for `{strike}`: the app must use the pool that it is given"));
+            if !trials.iter().any(|trial| trial.strike == *strike) && !unmet.contains(&strike.column()) {
+                unmet.push(strike.column());
             }
         }
-        for call in subject.external.iter().flat_map(|external| external.counts().into_keys()) {
-            if !call.starts_with(&subject.key_prefix) {
-                general
-                    .push(format!("the external call with the key `{call}`: its key is not derived from a request's"));
-            }
+        if !unmet.is_empty() && !trials.iter().any(Trial::is_stuck) {
+            let came_back = format!("no message for {}", unmet.join(", "));
+            findings.push(Finding::new(USES_POOL, "a request with a fault", came_back, "a message to strike"));
         }
-        let trials = trials.into_values().collect();
-        Self { request, strikes: strikes.to_vec(), stall, baseline, trials, general }
+        findings.extend(grouped(&trials));
+        Self { request, strikes: strikes.to_vec(), stall, baseline: Some(baseline), trials, findings, not_seen }
     }
 
     /// All trials.
@@ -95,23 +199,15 @@ impl CrashReport {
         &self.trials
     }
 
-    /// Everything that is wrong, in words; empty if each promise held. What is the same at several messages of a
-    /// statement is said once.
-    pub fn violations(&self) -> Vec<String> {
-        let mut places: Vec<(String, Vec<&str>)> = Vec::new();
-        for trial in &self.trials {
-            let statement = trial.met.short_statement(80);
-            for violation in &trial.violations {
-                let finding = format!("of `{statement}`: {violation}; attempts saw {}", trial.attempts());
-                let finding = format!("{} {{}} {finding}", trial.strike);
-                match places.iter_mut().find(|(other, _)| *other == finding) {
-                    Some((_, messages)) => messages.push(trial.met.message),
-                    None => places.push((finding, vec![trial.met.message])),
-                }
-            }
-        }
-        let in_trials = places.into_iter().map(|(finding, messages)| finding.replacen("{}", &messages.join(", "), 1));
-        self.general.iter().cloned().chain(in_trials).collect()
+    /// Everything that is wrong; empty if each promise held. Where several promises broke in one trial, the worst counts;
+    /// what broke in several trials is one finding, shown with its first place.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// What this matrix could not see, in words.
+    pub fn not_seen(&self) -> &[String] {
+        &self.not_seen
     }
 
     /// Checks that in every trial the effect happened exactly once, all final answers were identical, no key was stuck,
@@ -121,7 +217,7 @@ impl CrashReport {
     /// With the table, if not.
     #[track_caller]
     pub fn assert_exactly_once(&self) {
-        assert!(self.violations().is_empty(), "{self}");
+        assert!(self.findings.is_empty(), "{self}");
     }
 
     /// The statements in the order in which they came.
@@ -136,10 +232,22 @@ impl CrashReport {
         statements.into_iter().map(|(statement, _)| statement).collect()
     }
 
+    fn columns(&self) -> Vec<&'static str> {
+        let mut columns = Vec::new();
+        for strike in &self.strikes {
+            if !columns.contains(&strike.column()) {
+                columns.push(strike.column());
+            }
+        }
+        columns
+    }
+
     /// The lines of a cell: each course of attempts with the number of messages at which it was seen.
-    fn cell(&self, statement: &str, strike: Strike) -> Vec<String> {
+    fn cell(&self, statement: &str, column: &str) -> Vec<String> {
         let mut courses: Vec<(String, u32)> = Vec::new();
-        for trial in self.trials.iter().filter(|trial| trial.strike == strike && trial.met.statement == statement) {
+        for trial in
+            self.trials.iter().filter(|trial| trial.strike.column() == column && trial.met.statement == statement)
+        {
             let mark = if trial.violations.is_empty() { "" } else { "✗ " };
             let course = format!("{mark}{}", trial.attempts());
             match courses.iter_mut().find(|(other, _)| *other == course) {
@@ -158,27 +266,40 @@ impl CrashReport {
 /// How much of a statement the table shows, in characters.
 const STATEMENT: usize = 44;
 
-impl fmt::Display for CrashReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let statements = self.statements();
-        let Baseline { status, effects, .. } = &self.baseline;
-        writeln!(
-            f,
-            "\n{}: {} faults at {} statements; one execution answers {status} and counts {effects}\n",
-            self.request,
-            self.trials.len(),
-            statements.len()
-        )?;
+/// One finding for each promise that is broken, with the first place in the order of the request's messages.
+fn grouped(trials: &[Trial]) -> Vec<Finding> {
+    let mut places: BTreeMap<Symptom, Vec<&Trial>> = BTreeMap::new();
+    for trial in trials {
+        if let Some(symptom) = trial.worst {
+            places.entry(symptom).or_default().push(trial);
+        }
+    }
+    let finding = |(symptom, trials): (Symptom, Vec<&Trial>)| {
+        let first = trials.iter().min_by_key(|trial| (trial.strike.rank(), trial.met.round_trip))?;
+        let Trial { strike, met, violations, .. } = first;
+        let sent =
+            format!("{strike}: {} of `{}`; attempts saw {}", met.message, met.short_statement(80), first.attempts());
+        let mut found =
+            Finding::new(symptom.rule(), sent, violations.first()?, symptom.must()).advise(symptom.advice());
+        found.elsewhere = trials.len() - 1;
+        Some(found)
+    };
+    places.into_iter().filter_map(finding).collect()
+}
+
+impl CrashReport {
+    fn write_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (statements, columns) = (self.statements(), self.columns());
         let cells: Vec<Vec<_>> =
-            statements.iter().map(|row| self.strikes.iter().map(|strike| self.cell(row, *strike)).collect()).collect();
+            statements.iter().map(|row| columns.iter().map(|column| self.cell(row, column)).collect()).collect();
         let width = |column: usize| {
             let lines = cells.iter().flat_map(|row| &row[column]).map(|line| line.chars().count());
-            lines.max().unwrap_or(0).max(self.strikes[column].to_string().len())
+            lines.max().unwrap_or(0).max(columns[column].len())
         };
-        let widths: Vec<_> = (0..self.strikes.len()).map(width).collect();
+        let widths: Vec<_> = (0..columns.len()).map(width).collect();
         write!(f, " #  {:STATEMENT$}", "statement")?;
-        for (strike, width) in self.strikes.iter().zip(&widths) {
-            write!(f, "  {strike:width$}")?;
+        for (column, width) in columns.iter().zip(&widths) {
+            write!(f, "  {column:width$}")?;
         }
         let rule = 4 + STATEMENT + widths.iter().map(|width| width + 2).sum::<usize>();
         writeln!(f, "\n{}", "─".repeat(rule))?;
@@ -200,18 +321,33 @@ impl fmt::Display for CrashReport {
              × messages of the statement with this course   ✗ promise broken"
         )?;
         if self.strikes.iter().any(|strike| strike.is_stall()) {
+            let stall = self.stall.as_millis();
+            writeln!(f, "a stall lasts {stall} ms, and the client gives an attempt a quarter of it")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for CrashReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Baseline { status, effects, .. }) = &self.baseline {
+            let (trials, statements) = (self.trials.len(), self.statements().len());
             writeln!(
                 f,
-                "a stall lasts {} ms, and the client gives an attempt a quarter of it",
-                self.stall.as_millis()
+                "\n{}: {trials} faults at {statements} statements; one execution answers {status} and counts {effects}\n",
+                self.request
             )?;
+            self.write_table(f)?;
+        } else {
+            writeln!(f, "\n{}\n", self.request)?;
         }
-        let violations = self.violations();
-        if violations.is_empty() {
-            return writeln!(f, "exactly once everywhere: one effect, one answer, no stuck key, no open transaction");
+        if self.findings.is_empty() {
+            writeln!(f, "exactly once everywhere: one effect, one answer, no stuck key, no open transaction")?;
+        } else {
+            writeln!(f, "\npromises broken: {}\n", self.findings.len())?;
+            self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))?;
         }
-        writeln!(f, "\n{} promises broken:", violations.len())?;
-        violations.iter().try_for_each(|violation| writeln!(f, "✗ {violation}"))
+        self.not_seen.iter().try_for_each(|what| writeln!(f, "not seen: {what}"))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::lane::TIMEOUT;
-use crate::proxy::{Action, Fault, Place};
+use crate::proxy::{Action, Fault, Place, Word};
 
 /// What happens to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,18 +23,44 @@ pub enum Strike {
     Stalled,
     /// The server executes what it was asked for, and its answer is held back.
     AnswerStalled,
+    /// A round trip is not delivered: the client gets this word of a pooler, or of a server that goes down.
+    Refused(Word),
+    /// The server executes what it was asked for, and the client gets this word instead of its answer.
+    Denied(Word),
 }
 
 impl Strike {
-    /// All of them.
-    pub const ALL: [Strike; 6] = [
+    /// All of them, with the [few](Word::FEW) words that stand for all.
+    pub const ALL: [Strike; 16] = [
         Strike::CutBefore,
         Strike::AnswerLost,
         Strike::BackendKilled,
         Strike::CutOff,
         Strike::Stalled,
         Strike::AnswerStalled,
+        Strike::Refused(Word::FEW[0]),
+        Strike::Refused(Word::FEW[1]),
+        Strike::Refused(Word::FEW[2]),
+        Strike::Refused(Word::FEW[3]),
+        Strike::Refused(Word::FEW[4]),
+        Strike::Denied(Word::FEW[0]),
+        Strike::Denied(Word::FEW[1]),
+        Strike::Denied(Word::FEW[2]),
+        Strike::Denied(Word::FEW[3]),
+        Strike::Denied(Word::FEW[4]),
     ];
+
+    /// Every [word](Word::every), not delivered and executed: 70 in all.
+    #[must_use]
+    pub fn every_word() -> Vec<Strike> {
+        let words = Word::every();
+        words.iter().copied().map(Strike::Refused).chain(words.iter().copied().map(Strike::Denied)).collect()
+    }
+
+    /// Whether a pooler puts another server in the place of the one that had the transaction, and says so with an error alone.
+    pub(super) fn exchanges_session(self) -> bool {
+        matches!(self, Strike::Refused(Word::ServerLost { .. }) | Strike::Denied(Word::ServerLost { .. }))
+    }
 
     pub(super) fn fault(self, n: u64, stall: Duration) -> Fault {
         let (place, action) = match self {
@@ -44,6 +70,8 @@ impl Strike {
             Strike::CutOff => (Place::RoundTrip(n), Action::Partition),
             Strike::Stalled => (Place::RoundTrip(n), Action::Stall(stall)),
             Strike::AnswerStalled => (Place::Answer(n), Action::Stall(stall)),
+            Strike::Refused(word) => (Place::RoundTrip(n), Action::Answer(word)),
+            Strike::Denied(word) => (Place::Answer(n), Action::Answer(word)),
         };
         Fault { place, action }
     }
@@ -61,17 +89,42 @@ impl Strike {
     pub(super) fn is_stall(self) -> bool {
         matches!(self, Strike::Stalled | Strike::AnswerStalled)
     }
-}
 
-impl fmt::Display for Strike {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Simple faults explain a finding better than odd ones.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Strike::CutOff => 0,
+            Strike::AnswerLost => 1,
+            Strike::CutBefore => 2,
+            Strike::BackendKilled => 3,
+            Strike::Stalled => 4,
+            Strike::AnswerStalled => 5,
+            Strike::Refused(_) => 6,
+            Strike::Denied(_) => 7,
+        }
+    }
+
+    /// The table's column: the words share two.
+    pub(super) fn column(self) -> &'static str {
+        match self {
             Strike::CutBefore => "cut before",
             Strike::AnswerLost => "answer lost",
             Strike::BackendKilled => "backend killed",
             Strike::CutOff => "cut off",
             Strike::Stalled => "stalled",
             Strike::AnswerStalled => "answer stalled",
-        })
+            Strike::Refused(_) => "pooler's word",
+            Strike::Denied(_) => "pooler's word, executed",
+        }
+    }
+}
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Strike::Refused(word) => write!(f, "pooler's word ({word})"),
+            Strike::Denied(word) => write!(f, "pooler's word, executed ({word})"),
+            strike => f.pad(strike.column()),
+        }
     }
 }

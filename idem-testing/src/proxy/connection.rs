@@ -19,9 +19,16 @@ use super::fault::{Action, Direction, Fault, Met, Place};
 use super::message::{Framing, Message};
 use super::session::Session;
 use super::statement::without_literals;
+use super::word::{Word, frame};
 
 /// How long a server may take to complete what it was asked for before a cut.
 const COMPLETION: Duration = Duration::from_secs(10);
+
+/// No statement: the server fails the transaction that it is in, if any.
+const FAIL: &str = "the server was lost";
+
+/// What another server knows of the session: no transaction, no settings, no locks.
+const BEGIN_ANEW: &str = "ROLLBACK; RESET ALL; SELECT pg_advisory_unlock_all()";
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -168,13 +175,20 @@ pub(super) async fn serve(mut client: UnixStream, shared: Arc<Shared>) {
     let Ok(startup) = greet(&mut client, &mut framing).await else { return };
     let Ok((server_reader, server_writer)) = connect(&shared.upstream).await else { return };
     let (client_reader, client_writer) = client.into_split();
-    let connection = Arc::new(Connected { shared, session: Mutex::default(), muted: AtomicBool::new(false) });
+    let connection = Arc::new(Connected {
+        shared,
+        session: Mutex::default(),
+        client: client_writer.into(),
+        server: server_writer.into(),
+        muted: AtomicBool::new(false),
+        refusal: Mutex::default(),
+    });
     let mut directions = JoinSet::new();
     directions.spawn({
         let connection = Arc::clone(&connection);
-        async move { connection.forward_frontend(startup, framing, client_reader, server_writer).await }
+        async move { connection.forward_frontend(startup, framing, client_reader).await }
     });
-    directions.spawn(async move { connection.forward_backend(server_reader, client_writer).await });
+    directions.spawn(async move { connection.forward_backend(server_reader).await });
     directions.spawn(async move { cuts.changed().await.map_err(io::Error::other) });
     // The others are aborted, and all sockets closed, when the set is dropped.
     let _ = directions.join_next().await;
@@ -214,8 +228,19 @@ async fn connect(upstream: &PgConnectOptions) -> io::Result<(Reader, Writer)> {
 struct Connected {
     shared: Arc<Shared>,
     session: Mutex<Session>,
+    client: tokio::sync::Mutex<OwnedWriteHalf>,
+    server: tokio::sync::Mutex<Writer>,
     /// Answers are dropped, and the connection is cut once the server has completed.
     muted: AtomicBool,
+    refusal: Mutex<Option<Refusal>>,
+}
+
+/// A round trip that is kept from the server, which fails in its place.
+#[derive(Clone, Copy)]
+struct Refusal {
+    word: Word,
+    /// Whether the client has the word already.
+    said: bool,
 }
 
 impl Connected {
@@ -223,34 +248,59 @@ impl Connected {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
+        self.client.lock().await.write_all(bytes).await
+    }
+
+    async fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
+        self.server.lock().await.write_all(bytes).await
+    }
+
     async fn forward_frontend(
         &self,
         startup: Message,
         mut framing: Framing,
         mut client: OwnedReadHalf,
-        mut server: Writer,
     ) -> io::Result<()> {
         let mut outgoing = BytesMut::new();
         let mut startup = Some(startup);
+        let mut discards = false;
         loop {
             while let Some(message) = startup.take().or_else(|| framing.next()) {
                 let verdict = self.shared.state().frontend(&mut self.session(), &message);
+                if discards && message.kind != b'S' {
+                    continue;
+                }
+                discards = false;
                 if !verdict.latency.is_zero() {
                     delay(verdict.latency).await;
                 }
                 if verdict.action.is_some() {
-                    server.write_all(&outgoing.split()).await?;
+                    self.to_server(&outgoing.split()).await?;
                 }
                 match verdict.action {
                     Some(Action::Cut) => return Ok(()),
                     Some(Action::Partition) => return self.partition(),
-                    Some(Action::CutAfter) => return self.complete_unheard(server, &message).await,
-                    Some(action) => self.strike(action).await,
+                    Some(Action::CutAfter) => return self.complete_unheard(&message).await,
+                    Some(Action::Answer(word)) if !self.session().established || message.kind == b'X' => {
+                        return self.to_client(&word.bytes()).await;
+                    }
+                    Some(Action::Answer(word)) => {
+                        self.refuse(word, &message).await?;
+                        discards = !matches!(message.kind, b'Q' | b'S');
+                        continue;
+                    }
+                    Some(Action::Stall(time)) => self.stall(time).await,
+                    Some(Action::KillBackend) => self.kill_backend_or_say_why().await,
                     None => {}
                 }
                 outgoing.extend_from_slice(&message.bytes);
             }
-            server.write_all(&outgoing.split()).await?;
+            self.to_server(&outgoing.split()).await?;
             if client.read_buf(framing.buffer()).await? == 0 {
                 return Ok(());
             }
@@ -258,39 +308,137 @@ impl Connected {
     }
 
     /// Delivers a last message and gives the other direction time to see the server complete.
-    async fn complete_unheard(&self, mut server: Writer, message: &Message) -> io::Result<()> {
+    async fn complete_unheard(&self, message: &Message) -> io::Result<()> {
         self.muted.store(true, Ordering::Release);
-        server.write_all(&message.bytes).await?;
+        self.to_server(&message.bytes).await?;
         if matches!(message.kind, b'Q' | b'S') {
             tokio::time::sleep(COMPLETION).await;
         }
         Ok(())
     }
 
-    async fn forward_backend(&self, mut server: Reader, mut client: OwnedWriteHalf) -> io::Result<()> {
+    /// Lets the server fail instead of doing what the round trip asks for: its error comes after its answers to what it
+    /// was sent before, in the right place for the word.
+    async fn refuse(&self, word: Word, message: &Message) -> io::Result<()> {
+        *self.refusal() = Some(Refusal { word, said: false });
+        // Nothing of this name is prepared, because it is no statement.
+        let parse = format!("idem_proxy_refusal\0{FAIL}\0\0\0");
+        let mut failure = frame(b'P', parse.as_bytes());
+        if matches!(message.kind, b'Q' | b'S') {
+            failure.extend_from_slice(&frame(b'S', b""));
+        }
+        self.to_server(&failure).await
+    }
+
+    async fn forward_backend(&self, mut server: Reader) -> io::Result<()> {
         let mut framing = Framing::of_server();
         let mut outgoing = BytesMut::new();
         while server.read_buf(framing.buffer()).await? > 0 {
-            while let Some(message) = framing.next() {
+            while let Some(mut message) = framing.next() {
                 if self.muted.load(Ordering::Acquire) {
                     return complete(server, framing, message).await;
                 }
                 let verdict = self.shared.state().backend(&mut self.session(), &message);
-                if verdict.action.is_some() {
-                    client.write_all(&outgoing.split()).await?;
+                let refusal = *self.refusal();
+                if verdict.action.is_some() || refusal.is_some() {
+                    self.to_client(&outgoing.split()).await?;
+                }
+                if let Some(refusal) = refusal.filter(|_| matches!(message.kind, b'E' | b'Z')) {
+                    match self.say_refusal(refusal, message, &mut server, &mut framing).await? {
+                        Said::Nothing => continue,
+                        Said::Everything => return Ok(()),
+                        Said::Until(end) => message = end,
+                    }
                 }
                 match verdict.action {
                     Some(Action::Partition) => return self.partition(),
                     Some(Action::Cut) => return complete(server, framing, message).await,
-                    Some(Action::CutAfter) => return client.write_all(&message.bytes).await,
-                    Some(action) => self.strike(action).await,
+                    Some(Action::CutAfter) => return self.to_client(&message.bytes).await,
+                    Some(Action::Answer(word)) => match self.deny(word, message, &mut server, &mut framing).await? {
+                        Some(end) => message = end,
+                        None => return Ok(()),
+                    },
+                    Some(Action::Stall(time)) => self.stall(time).await,
+                    Some(Action::KillBackend) => self.kill_backend_or_say_why().await,
                     None => {}
                 }
                 outgoing.extend_from_slice(&message.bytes);
             }
-            client.write_all(&outgoing.split()).await?;
+            self.to_client(&outgoing.split()).await?;
         }
         Ok(())
+    }
+
+    /// Says the word of a refused round trip in the place of the server's error.
+    async fn say_refusal(
+        &self,
+        refusal: Refusal,
+        message: Message,
+        server: &mut Reader,
+        framing: &mut Framing,
+    ) -> io::Result<Said> {
+        let Refusal { word, said } = refusal;
+        if !said {
+            self.to_client(&word.bytes()).await?;
+            if word.closes() {
+                return Ok(Said::Everything);
+            }
+        }
+        if message.kind == b'E' {
+            *self.refusal() = Some(Refusal { word, said: true });
+            return Ok(Said::Nothing);
+        }
+        *self.refusal() = None;
+        if word.loses_session() {
+            return Ok(Said::Until(self.ask(BEGIN_ANEW, server, framing).await?));
+        }
+        Ok(Said::Until(message))
+    }
+
+    /// Drops the server's answer, says the word instead of it, and brings the session into the state of which the word
+    /// speaks. The message that ends the answer, if the connection stays open.
+    async fn deny(
+        &self,
+        word: Word,
+        message: Message,
+        server: &mut Reader,
+        framing: &mut Framing,
+    ) -> io::Result<Option<Message>> {
+        let established = self.session().established;
+        let completed = !established || self.swallow(message, server, framing).await?;
+        self.to_client(&word.bytes()).await?;
+        if word.closes() || !established || !completed {
+            return Ok(None);
+        }
+        let state = if word.loses_session() { BEGIN_ANEW } else { FAIL };
+        self.ask(state, server, framing).await.map(Some)
+    }
+
+    /// Reads to the end of an answer. False if the server does not end it.
+    async fn swallow(&self, mut message: Message, server: &mut Reader, framing: &mut Framing) -> io::Result<bool> {
+        let swallowed = async {
+            while message.kind != b'Z' {
+                if message.kind == b'G' {
+                    self.to_server(&frame(b'f', b"the server was lost\0")).await?;
+                }
+                message = next(server, framing).await?;
+                self.shared.state().backend(&mut self.session(), &message);
+            }
+            Ok(true)
+        };
+        tokio::time::timeout(COMPLETION, swallowed).await.unwrap_or(Ok(false))
+    }
+
+    /// Sends a query of the proxy's own; the message that ends its answer.
+    async fn ask(&self, query: &str, server: &mut Reader, framing: &mut Framing) -> io::Result<Message> {
+        self.to_server(&frame(b'Q', format!("{query}\0").as_bytes())).await?;
+        loop {
+            let message = next(server, framing).await?;
+            if message.kind == b'Z' {
+                self.session().backend(&message, &mut Counts::default());
+                return Ok(message);
+            }
+        }
     }
 
     fn partition(&self) -> io::Result<()> {
@@ -299,11 +447,13 @@ impl Connected {
         Ok(())
     }
 
-    async fn strike(&self, action: Action) {
-        if let Action::Stall(time) = action {
-            let _stalling = Stalling::begin(&self.shared);
-            tokio::time::sleep(time).await;
-        } else if let Err(error) = self.kill_backend().await {
+    async fn stall(&self, time: Duration) {
+        let _stalling = Stalling::begin(&self.shared);
+        tokio::time::sleep(time).await;
+    }
+
+    async fn kill_backend_or_say_why(&self) {
+        if let Err(error) = self.kill_backend().await {
             self.shared.state().failed(&error);
         }
     }
@@ -318,6 +468,27 @@ impl Connected {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         side.close().await
+    }
+}
+
+/// What the client heard of a refusal.
+enum Said {
+    /// The word, or nothing yet; the rest comes with the next message.
+    Nothing,
+    /// The last that this connection says.
+    Everything,
+    /// All but the message that ends the answer.
+    Until(Message),
+}
+
+async fn next(server: &mut Reader, framing: &mut Framing) -> io::Result<Message> {
+    loop {
+        if let Some(message) = framing.next() {
+            return Ok(message);
+        }
+        if server.read_buf(framing.buffer()).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
     }
 }
 

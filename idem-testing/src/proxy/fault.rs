@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::word::Word;
+
 /// A single blow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -41,6 +43,12 @@ pub enum Action {
     /// All connections of the proxy are cut, and new ones are refused until [`Proxy::heal`](super::Proxy::heal): what
     /// the database sees of a client process that is killed.
     Partition,
+    /// The client is answered with this word in the server's place.
+    ///
+    /// If the message is a client's, it is not delivered, nor is the rest of its round trip; if it is one of the server's,
+    /// the server first completes what it was asked for, so the effect is there and the word denies it. While a session
+    /// begins, any word ends it.
+    Answer(Word),
 }
 
 /// Who sends a message.

@@ -10,6 +10,8 @@ use super::message::Message;
 pub(super) struct Session {
     /// The process that serves it, from `BackendKeyData`.
     pub(super) backend: Option<i32>,
+    /// Whether the server has let the client in.
+    pub(super) established: bool,
     /// Whether the client waits for an answer.
     awaits: bool,
     /// Whether the answer to the current round trip has begun.
@@ -64,6 +66,7 @@ impl Session {
             b'K' => self.backend = message.number().map(u32::cast_signed),
             b'C' => self.completed(message.texts().next().unwrap_or_default(), counts),
             b'Z' => {
+                self.established = true;
                 self.awaits = false;
                 self.in_transaction = message.payload() != b"I";
                 counts.commits += u64::from(self.wrote && !self.in_transaction);

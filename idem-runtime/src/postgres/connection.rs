@@ -1,0 +1,87 @@
+//! Connections of the pool, and how long a server may take to answer: a network that swallows messages never says so.
+
+use std::io;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Executor, PgConnection, Postgres, SqlStr};
+use tokio::time::timeout;
+use tracing::dispatcher::{Dispatch, get_default};
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
+
+use super::sqlstate::{self, Answer};
+use crate::error::Error;
+use crate::idempotency::Idempotency;
+
+impl Idempotency {
+    /// A connection of the pool, within the time a request may wait for one.
+    pub(crate) async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
+        // Boxed: connecting makes it a future of kilobytes, which every request would carry along.
+        match timeout(self.settings().connection_timeout, Box::pin(self.pool().acquire())).await {
+            Ok(acquired) => acquired.map_err(|error| self.unavailable(error)),
+            Err(_) => Err(self.unavailable(sqlx::Error::PoolTimedOut)),
+        }
+    }
+
+    /// A connection for what can be sent again on another one. Where the builder allows it, it comes without the pool's
+    /// checks, which saves a round trip, and may have died unnoticed.
+    pub(crate) async fn connection_to_repeat_on(&self) -> Result<PoolConnection<Postgres>, Error> {
+        let idle = if self.settings().pool_checks { None } else { self.pool().try_acquire() };
+        match idle {
+            Some(connection) => Ok(connection),
+            None => self.connection().await,
+        }
+    }
+
+    /// Executes a statement of ours that is a transaction of its own; how many rows it touched.
+    pub(crate) async fn execute(
+        &self,
+        mut connection: PoolConnection<Postgres>,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> sqlx::Result<u64> {
+        let executed = within(self.settings().connection_timeout, statement.execute(&mut *connection)).await;
+        executed.inspect_err(|error| close_if_lost(&mut connection, error)).map(|executed| executed.rows_affected())
+    }
+
+    /// What to answer after an error of a statement that changed nothing.
+    pub(crate) fn not_executed(&self, error: sqlx::Error) -> Error {
+        match sqlstate::answer(&error) {
+            Answer::Refused => Error::Database(error),
+            Answer::Conflict => self.conflict(Some(error)),
+            Answer::ReadOnly | Answer::Unknown => self.unavailable(error),
+        }
+    }
+}
+
+/// A connection that was given up in the middle of a statement, or whose server takes no writes any more, must not go back to the
+/// pool.
+pub(crate) fn close_if_lost(connection: &mut PoolConnection<Postgres>, error: &sqlx::Error) {
+    if sqlstate::is_lost(error) {
+        connection.close_on_drop();
+    }
+}
+
+/// An answer of the server, or the error of a broken connection. Whoever gets that must not use the connection again.
+pub(crate) async fn within<T>(limit: Duration, answer: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())))
+}
+
+/// Sends commands in the simple protocol, in one round trip.
+pub(crate) async fn send(connection: &mut PgConnection, limit: Duration, commands: SqlStr) -> sqlx::Result<()> {
+    within(limit, unlogged(connection.execute(sqlx::raw_sql(commands)))).await.map(drop)
+}
+
+/// sqlx logs a slow statement whole, as a warning, and these hold keys and bodies.
+///
+/// Without a subscriber of `tracing` nothing is silenced: a scoped one would switch off the events that `tracing` then hands
+/// to the `log` crate, for the whole process and for good.
+pub(crate) async fn unlogged<F: Future>(statement: F) -> F::Output {
+    if get_default(Dispatch::is::<NoSubscriber>) {
+        statement.await
+    } else {
+        statement.with_subscriber(Dispatch::none()).await
+    }
+}
