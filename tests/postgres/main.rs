@@ -15,6 +15,7 @@ mod pooler;
 mod pools;
 mod processes;
 mod races;
+mod relay;
 mod retention;
 mod steps;
 mod telemetry;
