@@ -395,10 +395,11 @@ impl Plan<'_> {
         let converted = if self.has_storable_result {
             let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
             let (returned, conflict) = (value_name("returned"), value_name("conflict"));
+            let converted = at_output.begin(quote!(#returned));
             quote! {
                 let #returned = #result(#(#arguments),*)#awaited;
                 let #conflict = #runtime::lost_conflict!(#returned);
-                #runtime::attribute::answer(#convert(#returned), #conflict)
+                #runtime::attribute::answer(#convert(#converted), #conflict)
             }
         } else {
             quote!(#result(#(#arguments),*)#awaited; ::core::unreachable!())
