@@ -6,6 +6,7 @@
 
 pub mod application;
 pub mod commands;
+pub mod deliveries;
 pub mod load;
 pub mod measure;
 pub mod options;

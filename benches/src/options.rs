@@ -6,7 +6,7 @@ use crate::commands::Command;
 /// How to use the program.
 pub const USAGE: &str = "usage: bench <command> [--json] [--quick] [--rows <n>]
 
-commands: overhead, cost, latency, steps, replay, storm, growth, sweep, peers, all
+commands: overhead, cost, latency, steps, replay, storm, growth, sweep, relay, peers, all
 
   --json      the last line of the output is one JSON object
   --quick     a smoke test of a few seconds: its timings say nothing

@@ -44,7 +44,7 @@ fn markdown(reports: &[Report], machine: &str) -> String {
             table.rows.push(cells.into_iter().chain([verdict.to_owned()]).collect());
         }
     }
-    let peers = reports.iter().filter(|report| report.findings.is_empty());
+    let peers = reports.iter().filter(|report| report.findings.is_empty() || report.command == "relay");
     let peers: String = peers.map(|report| format!("\n{}:\n\n{}", report.title, report.table.markdown())).collect();
     format!("{machine}\n\n{}{peers}", table.markdown())
 }

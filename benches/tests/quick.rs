@@ -74,6 +74,16 @@ fn sweep() {
     assert_measured(&bench(&["sweep"]), &["foreground", "size_ratio"]);
 }
 
+/// Without the peer, whose package takes minutes to build.
+#[test]
+fn a_backlog_costs_less_than_a_commit_for_each_message() {
+    let relay = bench(&["relay"]);
+    assert_eq!(relay.len(), 3, "{relay:?}");
+    assert!(relay["pick_up_p50"].as_f64().is_some_and(|milliseconds| milliseconds > 0.0), "{relay:?}");
+    assert!(relay["commits_per_message"].as_f64().is_some_and(|commits| commits < 0.5), "{relay:?}");
+    assert!(relay["own"]["ordered"].as_f64().is_some_and(|rate| rate > 0.0), "{relay:?}");
+}
+
 #[test]
 fn a_mistyped_command_is_an_error_that_names_the_commands() {
     let output = Command::new(env!("CARGO_BIN_EXE_bench")).arg("speed").output().expect("the program must start");

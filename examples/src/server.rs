@@ -87,6 +87,22 @@ impl Server {
         self.process.kill().await
     }
 
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// If it does not end within a minute.
+    pub async fn ended(&mut self) -> Result<ExitStatus, Error> {
+        Ok(timeout(PATIENCE, self.process.wait()).await??)
+    }
+
+    /// Whether it has ended by itself.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.process.try_wait()?.is_some())
+    }
+
     /// Stops it in its tracks with SIGSTOP, as a paused virtual machine would be, until it is [resumed](Self::resume).
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::error::{Error, PROBLEM_BASE_URL};
 use crate::idempotency::Idempotency;
 
 /// The longest lease, retention and other duration: one year.
-const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Configures an [`Idempotency`]. Every setting has a default; [`build`](Self::build) checks them all.
 #[derive(Clone)]
@@ -44,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) recovery_interval: Duration,
     pub(crate) recovery_attempts: u32,
     pub(crate) relay_interval: Duration,
+    pub(crate) relay_lease: Duration,
     pub(crate) delivery_timeout: Duration,
     pub(crate) delivery_attempts: u32,
     pub(crate) outbox_retention: Duration,
@@ -72,6 +73,7 @@ impl Default for Settings {
             recovery_interval: Duration::from_secs(1),
             recovery_attempts: 10,
             relay_interval: Duration::from_millis(500),
+            relay_lease: Duration::from_secs(15),
             delivery_timeout: Duration::from_secs(30),
             delivery_attempts: 10,
             outbox_retention: Duration::from_secs(7 * 24 * 60 * 60),
@@ -224,21 +226,35 @@ impl Builder {
         self
     }
 
-    /// How long a [relay](Idempotency::relay) rests when it has found no message. Default 500 ms; over zero, at most 1 year.
+    /// How long a [relay](Idempotency::relay) that is not woken waits at most before it looks for messages. Default 500 ms; over
+    /// zero, at most 1 year.
+    ///
+    /// A commit wakes it where it can [listen](crate::RelayBuilder::listen_with); then this is for what no commit announces, such as
+    /// the end of a pause.
     #[must_use]
     pub fn relay_interval(mut self, interval: Duration) -> Self {
         self.settings.relay_interval = interval;
         self
     }
 
-    /// How long one delivery may take. Default 30 s; over zero, at most 1 year.
+    /// How long a [relay](Idempotency::relay) that has died keeps what it had under way; one that lives renews its lease three times
+    /// in this time. Default 15 s; 1 s to 1 year.
+    #[must_use]
+    pub fn relay_lease(mut self, lease: Duration) -> Self {
+        self.settings.relay_lease = lease;
+        self
+    }
+
+    /// How long one delivery may take, unless its relay [says otherwise](crate::RelayBuilder::timeout). Default 30 s; over zero, at
+    /// most 1 year.
     #[must_use]
     pub fn delivery_timeout(mut self, timeout: Duration) -> Self {
         self.settings.delivery_timeout = timeout;
         self
     }
 
-    /// How often a [relay](Idempotency::relay) tries to deliver one message before it is a dead letter. Default 10; 1 to 1,000.
+    /// How often a [relay](Idempotency::relay) begins to deliver one message before it is a dead letter. Default 10; 1 to 1,000. A
+    /// delivery that its process did not survive counts.
     #[must_use]
     pub fn delivery_attempts(mut self, attempts: u32) -> Self {
         self.settings.delivery_attempts = attempts;
@@ -334,6 +350,7 @@ impl Settings {
             ("sweep_interval", self.sweep_interval, Duration::from_nanos(1)),
             ("recovery_interval", self.recovery_interval, Duration::from_nanos(1)),
             ("relay_interval", self.relay_interval, Duration::from_nanos(1)),
+            ("relay_lease", self.relay_lease, second),
             ("delivery_timeout", self.delivery_timeout, Duration::from_nanos(1)),
             ("outbox_retention", self.outbox_retention, Duration::from_nanos(1)),
         ] {

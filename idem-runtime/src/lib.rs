@@ -41,7 +41,7 @@ pub use idem_macros::idempotent;
 pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
 pub use operation::{Operation, Reconciled, Step, StepName};
-pub use outbox::{DeadLetter, Message, Outbox, Relay};
+pub use outbox::{DeadLetter, Message, Outbox, Relay, RelayBuilder, Sent, TopicStatus};
 pub use postgres::ending::Untidy;
 pub use postgres::transaction::Tx;
 pub use scope::{GlobalScope, MAX_SCOPE_LENGTH, Scope};

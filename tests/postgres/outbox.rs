@@ -54,8 +54,12 @@ impl Process {
     fn over(database: &TestDatabase) -> Self {
         let pool = database.pool();
         let builder = Idempotency::builder(pool.clone()).relay_interval(Duration::from_millis(10));
-        let idempotency =
-            builder.delivery_attempts(2).delivery_timeout(Duration::from_millis(500)).build().expect("settings");
+        let idempotency = builder
+            .delivery_attempts(2)
+            .delivery_timeout(Duration::from_millis(500))
+            .relay_lease(Duration::from_secs(1))
+            .build()
+            .expect("settings");
         let router = Router::new().route("/orders", post(order)).with_state(Shop { idempotency: idempotency.clone() });
         Self { router, idempotency, pool }
     }
@@ -110,10 +114,11 @@ impl Receiver {
 
 fn relay(process: &Process, receiver: &Arc<Receiver>) -> idem_runtime::Relay {
     let receiver = Arc::clone(receiver);
-    process.idempotency.relay(move |message| {
+    let relay = process.idempotency.relay().on_any(move |message| {
         let receiver = Arc::clone(&receiver);
         async move { receiver.receive(&message) }
-    })
+    });
+    relay.start().expect("a relay")
 }
 
 async fn start() -> (TestDatabase, Process, Arc<Receiver>) {
@@ -184,7 +189,7 @@ async fn a_message_that_cannot_be_delivered_is_a_dead_letter_and_its_group_goes_
 async fn a_slow_or_panicking_delivery_is_repeated_and_has_one_effect() {
     let (_database, process, receiver) = start().await;
     process.order("a", &["slow", "panics"], None, 201).await;
-    let node = process.idempotency.relay({
+    let node = process.idempotency.relay().on_any({
         let receiver = Arc::clone(&receiver);
         move |message| {
             let receiver = Arc::clone(&receiver);
@@ -198,6 +203,7 @@ async fn a_slow_or_panicking_delivery_is_repeated_and_has_one_effect() {
             }
         }
     });
+    let node = node.start().expect("a relay");
     process.until_delivered().await;
     node.stop().await;
     assert_eq!(receiver.deliveries.lock().unwrap().len(), 4);
@@ -210,7 +216,7 @@ async fn a_relay_outlives_a_closure_that_panics() {
     let (_database, process, receiver) = start().await;
     process.order("a", &["poison"], None, 201).await;
     process.order("b", &["good"], None, 201).await;
-    let node = process.idempotency.relay({
+    let node = process.idempotency.relay().on_any({
         let receiver = Arc::clone(&receiver);
         move |message| {
             assert_ne!(message.dedupe_key(), "poison", "the closure panics, as the test asked");
@@ -218,6 +224,7 @@ async fn a_relay_outlives_a_closure_that_panics() {
             async move { received }
         }
     });
+    let node = node.start().expect("a relay");
     process.until_delivered().await;
     node.stop().await;
     assert_eq!(receiver.deliveries.lock().unwrap().as_slice(), ["good"]);
@@ -230,7 +237,8 @@ async fn a_relay_outlives_a_closure_that_panics() {
 async fn whatever_the_receiver_says_a_message_becomes_a_dead_letter() {
     let (_database, process, _) = start().await;
     process.order("a", &["dead"], None, 201).await;
-    let node = process.idempotency.relay(|_| async { Err::<(), _>("no\0t now") });
+    let node = process.idempotency.relay().on_any(|_| async { Err::<(), _>("no\0t now") });
+    let node = node.start().expect("a relay");
     process.until_delivered().await;
     node.stop().await;
     let dead = process.idempotency.dead_letters(10).await.expect("a list");
@@ -239,19 +247,21 @@ async fn whatever_the_receiver_says_a_message_becomes_a_dead_letter() {
 
 #[tokio::test]
 async fn a_relay_that_dies_after_taking_a_message_costs_time_and_nothing_else() {
-    let (_database, process, receiver) = start().await;
+    let (database, process, receiver) = start().await;
     process.order("a", &["held"], None, 201).await;
     let (taken, was_taken) = tokio::sync::oneshot::channel();
     let taken = Mutex::new(Some(taken));
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let idempotency = process.idempotency.clone();
+    // A pool of its own: connections belong to the runtime that opened them.
+    let idempotency = Process::over(&database).idempotency;
     dying.spawn(async move {
-        let relay = idempotency.relay(move |_| {
+        let relay = idempotency.relay().on_any(move |_| {
             if let Some(taken) = taken.lock().unwrap().take() {
                 let _ = taken.send(());
             }
             std::future::pending::<Result<(), String>>()
         });
+        let relay = relay.start().expect("a relay");
         std::future::pending::<()>().await;
         drop(relay);
     });

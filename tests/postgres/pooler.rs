@@ -130,3 +130,46 @@ async fn everything_works_behind_pgbouncer_in_transaction_mode_11() {
     assert_eq!(left, 0);
     assert_eq!(app.idempotency.sweep().await.expect("a sweep"), 0);
 }
+
+/// LISTEN is forgotten by a pooler in transaction mode, without an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_behind_pgbouncer_looks_at_its_interval_or_listens_beside_it_11() {
+    let database = TestDatabase::create().await.expect("a database");
+    let Some(pgbouncer) = PgBouncer::start(&database) else { return };
+    let direct = App::another(&database);
+    direct.idempotency.migrate().await.expect("the migrations");
+    let pool = pgbouncer.pool(10).await;
+    for (interval, beside) in [(Duration::from_millis(50), false), (Duration::from_secs(600), true)] {
+        let builder = Idempotency::builder(pool.clone()).prepared_statements(false).relay_interval(interval);
+        let idempotency = builder.build().expect("settings");
+        let (delivered, mut deliveries) = tokio::sync::mpsc::unbounded_channel();
+        let relay = idempotency.relay().on("mail", move |message| {
+            let _ = delivered.send(message.dedupe_key().to_owned());
+            async { Ok::<_, String>(()) }
+        });
+        let relay = if beside { relay.listen_with(database.connect_options()) } else { relay };
+        let relay = relay.start().expect("a relay");
+        let asleep = "SELECT count(*) FROM idem.relays WHERE sleeping";
+        // The probe of a line that is dead takes five seconds.
+        tokio::time::sleep(Duration::from_secs(if beside { 3 } else { 7 })).await;
+        let asleep: i64 = sqlx::query_scalar(asleep).fetch_one(&direct.pool).await.expect("a count");
+        assert_eq!(asleep == 1, beside, "writers notify nobody who does not hear");
+        for number in 0..3 {
+            let name = format!("{beside}-{number}");
+            relayed(&idempotency, name.clone()).await.expect("sent");
+            let arrived = tokio::time::timeout(Duration::from_secs(5), deliveries.recv()).await.expect("in time");
+            assert_eq!(arrived, Some(name));
+            tokio::time::sleep(Duration::from_millis(700)).await;
+        }
+        assert_eq!(relay.stop().await, 3);
+    }
+}
+
+#[idem_runtime::idempotent(scope = "pooled", key = name, ttl = "24h")]
+async fn relayed(
+    idempotency: &Idempotency,
+    tx: &mut idem_runtime::Tx,
+    name: String,
+) -> Result<(), idem_runtime::Error> {
+    tx.outbox().group("pooled").send("mail", &name, &name).await.map(drop)
+}

@@ -11,7 +11,7 @@ usage: soak [--minutes N | --seconds N] [--seed N] [--servers N] [--clients N] [
   --clients              clients that each do one operation after another (default 48)
   --pause                between two faults, on average (default 400)
   --sabotage             break the promise, to see that it is noticed: two-keys, extra-row, missing-row,
-                         other-answer or open-transaction";
+                         other-answer, open-transaction, lost-message, repeated-message or swapped-messages";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Arguments {
@@ -36,6 +36,12 @@ pub(crate) enum Sabotage {
     OtherAnswer,
     /// Somebody forgot a transaction.
     OpenTransaction,
+    /// A message never came.
+    LostMessage,
+    /// A message came again and again.
+    RepeatedMessage,
+    /// Two messages of a group came in the wrong order.
+    SwappedMessages,
 }
 
 impl Arguments {
@@ -79,6 +85,9 @@ impl FromStr for Sabotage {
             "missing-row" => Ok(Self::MissingRow),
             "other-answer" => Ok(Self::OtherAnswer),
             "open-transaction" => Ok(Self::OpenTransaction),
+            "lost-message" => Ok(Self::LostMessage),
+            "repeated-message" => Ok(Self::RepeatedMessage),
+            "swapped-messages" => Ok(Self::SwappedMessages),
             _ => Err(format!("`{text}` is no sabotage that we know")),
         }
     }

@@ -11,6 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::arguments::Arguments;
@@ -159,6 +160,23 @@ impl Fleet {
         self.starts.fetch_add(1, Ordering::Relaxed);
         Ok(process)
     }
+}
+
+/// A server that has ended by itself is started again, as a supervisor does.
+pub(crate) fn watch(fleet: &Arc<Fleet>, seed: u64) -> JoinHandle<()> {
+    let (fleet, mut random) = (Arc::clone(fleet), fastrand::Rng::with_seed(seed ^ 0x3a));
+    tokio::spawn(async move {
+        loop {
+            for server in 0..fleet.len() {
+                let Ok(mut process) = fleet.servers[server].process.try_lock() else { continue };
+                let ended = process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
+                if ended {
+                    *process = fleet.launch(server, clock_offset(&mut random)).await.ok();
+                }
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
 }
 
 /// One server, to be treated badly.

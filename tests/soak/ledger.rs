@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::http::Answer;
+use crate::messages;
 use crate::server::Order;
 
 /// How the application is meant to answer.
@@ -255,9 +256,10 @@ fn violations(entry: &Entry, effects: &Effects) -> Vec<String> {
     violations
 }
 
-/// What was found wrong.
+/// What was found wrong, and what became of the messages.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
+    pub(crate) messages: messages::Totals,
     pub(crate) violations: Vec<String>,
 }
 

@@ -14,6 +14,7 @@ mod faults;
 mod fleet;
 mod http;
 mod ledger;
+mod messages;
 mod provider;
 mod report;
 mod server;
@@ -77,6 +78,7 @@ async fn soak(arguments: Arguments) -> Result<bool, Failure> {
 
     let begin = Instant::now();
     let (stop, stopped) = watch::channel(false);
+    let watching = fleet::watch(&fleet, arguments.seed);
     let clients = client::start(&arguments, &fleet, &ledger, &stopped);
     let faults = faults::start(&arguments, &fleet, &postgres, &stopped);
     while begin.elapsed() < arguments.length {
@@ -95,7 +97,12 @@ async fn soak(arguments: Arguments) -> Result<bool, Failure> {
     let before = effects(&direct, &provider).await?;
     verdict.add(ledger.violations(&before));
     client::finish_abandoned(&arguments, &fleet, &ledger).await;
-    sabotage(arguments.sabotage, &direct, &ledger).await?;
+    until_nothing_is_pending(&direct).await?;
+    watching.abort();
+    sabotage(arguments.sabotage, &direct, &ledger, &provider).await?;
+    let (outbox, received) = (messages::outbox(&direct).await?, provider.received());
+    verdict.messages = messages::totals(&outbox, &received);
+    verdict.add(messages::violations(&outbox, &received, &effects(&direct, &provider).await?.orders));
     verdict.add(ledger.violations(&effects(&direct, &provider).await?));
     verdict.add(ledger.stuck());
     verdict.add(open_transactions(&direct).await?);
@@ -120,6 +127,15 @@ async fn effects(pool: &PgPool, provider: &Provider) -> Result<Effects, Failure>
     })
 }
 
+/// Pauses between attempts double up to half a minute, and some attempts end a process.
+async fn until_nothing_is_pending(pool: &PgPool) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(180);
+    while messages::pending(pool).await? > 0 && Instant::now() < deadline {
+        sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
 /// What nobody works at any more must not stay open. Leases and idle time-outs have had their time.
 async fn open_transactions(pool: &PgPool) -> Result<Vec<String>, Failure> {
     let open = "SELECT format('%s since %s: %s', state, now() - xact_start, left(query, 80)) FROM pg_stat_activity \
@@ -140,7 +156,12 @@ async fn open_transactions(pool: &PgPool) -> Result<Vec<String>, Failure> {
 }
 
 /// Falsifies what happened: the check must notice.
-async fn sabotage(sabotage: Option<Sabotage>, pool: &PgPool, ledger: &Ledger) -> Result<(), Failure> {
+async fn sabotage(
+    sabotage: Option<Sabotage>,
+    pool: &PgPool,
+    ledger: &Ledger,
+    provider: &Provider,
+) -> Result<(), Failure> {
     let operation = ledger.any_successful_order().map(u64::cast_signed);
     match (sabotage, operation) {
         (Some(Sabotage::ExtraRow), Some(operation)) => {
@@ -149,6 +170,13 @@ async fn sabotage(sabotage: Option<Sabotage>, pool: &PgPool, ledger: &Ledger) ->
         (Some(Sabotage::MissingRow), Some(operation)) => {
             sqlx::query("DELETE FROM orders WHERE operation = $1").bind(operation).execute(pool).await?;
         }
+        (Some(Sabotage::LostMessage), Some(operation)) => {
+            provider.forge(|received| received.forget(operation.cast_unsigned()));
+        }
+        (Some(Sabotage::RepeatedMessage), Some(operation)) => {
+            provider.forge(|received| received.repeat(operation.cast_unsigned()));
+        }
+        (Some(Sabotage::SwappedMessages), _) => provider.forge(messages::Received::swap),
         (Some(Sabotage::OtherAnswer), Some(operation)) => ledger.forge_answer(operation.cast_unsigned()),
         (Some(Sabotage::OpenTransaction), _) => {
             let mut transaction = pool.begin().await?;

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Path as Segments, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
+
+use crate::messages::Received;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Provider {
@@ -27,6 +29,7 @@ struct Books {
     answers: HashMap<String, Charge>,
     /// How often each operation was charged.
     charges: HashMap<u64, u64>,
+    received: Received,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -44,9 +47,13 @@ pub(crate) struct Charge {
 impl Provider {
     pub(crate) fn start(directory: &Path, seed: u64) -> io::Result<Self> {
         let random = fastrand::Rng::with_seed(seed ^ 0x70);
-        let books = Books { random, calls: 0, answers: HashMap::new(), charges: HashMap::new() };
+        let books =
+            Books { random, calls: 0, answers: HashMap::new(), charges: HashMap::new(), received: Received::default() };
         let provider = Self { socket: socket(directory), books: Arc::new(Mutex::new(books)) };
-        let router = Router::new().route("/charges", post(charge)).with_state(provider.clone());
+        let router = Router::new()
+            .route("/charges", post(charge))
+            .route("/messages/{operation}/{topic}", post(receive))
+            .with_state(provider.clone());
         let listener = UnixListener::bind(&provider.socket)?;
         tokio::spawn(async move { axum::serve(listener, router).await });
         Ok(provider)
@@ -54,6 +61,16 @@ impl Provider {
 
     pub(crate) fn charges(&self) -> HashMap<u64, u64> {
         self.books.lock().expect("no panic").charges.clone()
+    }
+
+    /// What has come of messages.
+    pub(crate) fn received(&self) -> Received {
+        self.books.lock().expect("no panic").received.clone()
+    }
+
+    /// Falsifies what has come.
+    pub(crate) fn forge(&self, forge: impl FnOnce(&mut Received)) {
+        forge(&mut self.books.lock().expect("no panic").received);
     }
 
     /// How often it was called, and how many keys it has answered.
@@ -83,6 +100,27 @@ async fn charge(
     }
     let answer = provider.books.lock().expect("no panic").charge(key, request);
     if after { Err(StatusCode::INTERNAL_SERVER_ERROR) } else { Ok(Json(answer)) }
+}
+
+/// A receiver of messages that fails before and after it has taken one, is slow, and hangs now and then.
+async fn receive(
+    State(provider): State<Provider>,
+    Segments((operation, topic)): Segments<(u64, String)>,
+    headers: HeaderMap,
+) -> StatusCode {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (pause, before, after, hangs) = {
+        let random = &mut provider.books.lock().expect("no panic").random;
+        let pause = if topic == "slow" { random.u64(..300) } else { random.u64(..10) };
+        (pause, random.u8(..100) < 2, random.u8(..100) < 2, random.u16(..2_000) == 0)
+    };
+    if before {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let group = Some(header("group")).filter(|group| !group.is_empty());
+    provider.books.lock().expect("no panic").received.receive(operation, header("idempotency-key"), group);
+    tokio::time::sleep(if hangs { Duration::from_secs(20) } else { Duration::from_millis(pause) }).await;
+    if after { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
 }
 
 impl Books {

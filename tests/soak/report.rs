@@ -45,6 +45,14 @@ pub(crate) fn summary(
         Some(hours) => line("  furthest clock of a server, in hours", hours),
         None => println!("  (the servers' clocks were right)"),
     }
+    println!();
+    let messages = &verdict.messages;
+    line("messages, each with its order", messages.sent);
+    line("  received", messages.received);
+    line("  received again", messages.repeated);
+    line("  received in the order of their group", messages.in_order);
+    line("  that end their process, dead after their attempts", messages.poison_dead);
+    line("  others dead after their attempts", messages.others_dead);
     promises(ledger, verdict);
 }
 

@@ -19,6 +19,7 @@ use tokio::net::UnixListener;
 use tokio::time::sleep;
 
 use crate::http;
+use crate::messages::{ATTEMPTS, Message, group};
 use crate::provider::{Charge, ChargeRequest};
 use crate::{Failure, ledger};
 
@@ -100,7 +101,15 @@ async fn insert(tx: &mut Tx, sql: &'static str, order: Order) -> Result<i64, Api
 async fn place_order(tx: &mut Tx, order: Order) -> Result<Response, ApiError> {
     work().await?;
     let id = insert(tx, "INSERT INTO orders (operation) VALUES ($1) RETURNING id", order).await?;
+    // Late, since the writers of a group take turns.
     work().await?;
+    let (message, group) = (Message::about(order), group(order));
+    let outbox = tx.outbox();
+    let outbox = if let Some(group) = &group { outbox.group(group) } else { outbox };
+    outbox.send(message.topic(), &order.operation.to_string(), &message).await?;
+    if fastrand::u8(..10) == 0 {
+        sleep(Duration::from_millis(fastrand::u64(..5))).await;
+    }
     Ok(answer(order.ending == ledger::Ending::Refusal, id))
 }
 
@@ -166,6 +175,19 @@ impl AppState {
     }
 }
 
+/// What the relay does: another system is told, and may not answer.
+async fn deliver(provider: PathBuf, message: idem_runtime::Message) -> Result<(), Failure> {
+    let told: Message = message.payload()?;
+    let path = format!("/messages/{}/{}", told.operation, message.topic());
+    let key = message.key();
+    let headers = [("idempotency-key", key.as_str()), ("group", message.group().unwrap_or_default())];
+    let answer = http::post(&provider, &path, &headers, b"{}".to_vec()).await?;
+    if told.poison {
+        std::process::abort();
+    }
+    if answer.status == 200 { Ok(()) } else { Err(format!("status {}", answer.status).into()) }
+}
+
 fn router(state: AppState) -> Router {
     Router::new()
         .route("/orders", post(orders))
@@ -184,11 +206,15 @@ pub(crate) async fn serve() -> Result<(), Failure> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(io::stderr).init();
     let options = PgPoolOptions::new().max_connections(10).acquire_timeout(Duration::from_secs(3));
     let pool = options.connect_lazy(&std::env::var(DATABASE)?)?;
-    let idempotency = Idempotency::builder(pool).lease(LEASE).build()?;
+    let builder = Idempotency::builder(pool).lease(LEASE).relay_lease(LEASE);
+    let idempotency = builder.delivery_attempts(ATTEMPTS).delivery_timeout(Duration::from_secs(3)).build()?;
     let state = AppState { idempotency: idempotency.clone(), provider: std::env::var(PROVIDER)?.into() };
     let router = router(state);
     let _completer = idempotency.completer(router.clone());
     let _sweeper = idempotency.sweeper();
+    let receiver = PathBuf::from(std::env::var(PROVIDER)?);
+    let _relay =
+        idempotency.relay().on_each(["quick", "slow"], move |message| deliver(receiver.clone(), message)).start()?;
     let listener = UnixListener::bind(std::env::var(SOCKET)?)?;
     println!("{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
     axum::serve(listener, router).await?;

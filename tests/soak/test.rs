@@ -25,6 +25,9 @@ fn every_kind_of_broken_promise_is_noticed() {
         ("missing-row", "effects are not exactly once: 0 orders"),
         ("other-answer", "and then"),
         ("open-transaction", "left open: idle in transaction"),
+        ("lost-message", "its message is lost"),
+        ("repeated-message", "its message came 101 times"),
+        ("swapped-messages", "out of order"),
     ] {
         let output = soak(&["--seconds", "3", "--clients", "8", "--pause", "1000000", "--sabotage", sabotage]);
         assert_eq!(output.status.code(), Some(1), "{sabotage}: {}", text(&output));

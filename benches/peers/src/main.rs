@@ -1,15 +1,18 @@
 //! The other systems, beside us: throughput in alternating slices, and what they do when things go wrong.
 //!
 //! `peers <quick|full> <url>…`, with one database a system. The last line is a JSON object with one object a system.
+//! `peers relay <quick|full> <url>` measures a job queue instead.
 
 mod orders;
 mod probes;
+mod relay;
 mod systems;
 
 use std::time::Duration;
 
 use idem_benches::Result;
 use idem_benches::commands::peers::SYSTEMS;
+use idem_benches::deliveries::Size;
 use idem_benches::load::throughput;
 use idem_benches::measure::alternate;
 use idem_benches::progress::Progress;
@@ -23,6 +26,7 @@ async fn main() -> Result<()> {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["crash", system, url] => crash(system, url).await,
+        ["relay", size, url] => relay::measure(Size::of(size == "quick"), url).await,
         ["quick", ref urls @ ..] => measure(urls, 1, Duration::from_millis(100)).await,
         ["full", ref urls @ ..] => measure(urls, 9, Duration::from_millis(700)).await,
         _ => Err("usage: peers <quick|full> <url>…, with one database a system".into()),

@@ -6,6 +6,7 @@ mod growth;
 mod latency;
 mod overhead;
 pub mod peers;
+pub mod relay;
 mod replay;
 mod steps;
 mod storm;
@@ -34,6 +35,8 @@ pub enum Command {
     Growth,
     /// Expired rows are swept as fast as new ones come.
     Sweep,
+    /// Messages of the outbox.
+    Relay,
     /// The others.
     Peers,
     /// Every one of the above, a summary and a plot.
@@ -42,7 +45,7 @@ pub enum Command {
 
 impl Command {
     /// Every measurement, in the order in which [`All`](Self::All) runs them.
-    pub const EACH: [Self; 9] = [
+    pub const EACH: [Self; 10] = [
         Self::Overhead,
         Self::Cost,
         Self::Latency,
@@ -51,6 +54,7 @@ impl Command {
         Self::Storm,
         Self::Growth,
         Self::Sweep,
+        Self::Relay,
         Self::Peers,
     ];
 
@@ -66,6 +70,7 @@ impl Command {
             Self::Storm => "storm",
             Self::Growth => "growth",
             Self::Sweep => "sweep",
+            Self::Relay => "relay",
             Self::Peers => "peers",
             Self::All => "all",
         }
@@ -90,6 +95,7 @@ impl Command {
             Self::Storm => storm::measure(options).await,
             Self::Growth => growth::measure(options).await,
             Self::Sweep => sweep::measure(options).await,
+            Self::Relay => relay::measure(options).await,
             Self::Peers => peers::measure(options).await,
             Self::All => Err("`all` is not one measurement".into()),
         }

@@ -18,6 +18,29 @@ pub const SYSTEMS: [&str; 4] = ["idem", "axum-idempotent", "cratestack", "rustan
 
 pub(super) async fn measure(options: &Options) -> Result<Report> {
     let progress = Progress::of("peers");
+    progress.stage("starting Postgres");
+    let stage = Stage::open(&[]).await?;
+    let mut databases = Vec::new();
+    for _ in SYSTEMS {
+        databases.push(stage.database().await?);
+    }
+    let urls: Vec<_> = databases.iter().map(idem_testing::TestDatabase::url).collect();
+    let size = if options.quick { "quick" } else { "full" };
+    let arguments: Vec<_> = std::iter::once(size).chain(urls.iter().map(String::as_str)).collect();
+    let last = run_program(&progress, &arguments).await?;
+    let details: Map<String, Value> = serde_json::from_str(&last)?;
+    Ok(Report {
+        command: "peers",
+        title: "The same handler, which inserts one order, behind each system, in process and over one Postgres"
+            .to_owned(),
+        table: table(&details),
+        findings: Vec::new(),
+        details,
+    })
+}
+
+/// Runs the program of the peers' package; its last line.
+pub(super) async fn run_program(progress: &Progress, arguments: &[&str]) -> Result<String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/Cargo.toml");
     progress.stage("building the peers: minutes, the first time");
     let cargo = |verb| {
@@ -28,16 +51,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     if !cargo("build").status().await?.success() {
         return Err("the peers' package must build; see the compiler's messages above".into());
     }
-    progress.stage("starting Postgres");
-    let stage = Stage::open(&[]).await?;
-    let mut databases = Vec::new();
-    for _ in SYSTEMS {
-        databases.push(stage.database().await?);
-    }
-    let mut command = cargo("run");
-    command.arg("--").arg(if options.quick { "quick" } else { "full" });
-    command.args(databases.iter().map(idem_testing::TestDatabase::url)).stdout(Stdio::piped());
-    let mut child = command.spawn()?;
+    let mut child = cargo("run").arg("--").args(arguments).stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("the peers' output must be piped")?).lines();
     let mut last = String::new();
     while let Some(line) = lines.next_line().await? {
@@ -47,15 +61,7 @@ pub(super) async fn measure(options: &Options) -> Result<Report> {
     if !child.wait().await?.success() {
         return Err("the peers' program failed".into());
     }
-    let details: Map<String, Value> = serde_json::from_str(&last)?;
-    Ok(Report {
-        command: "peers",
-        title: "The same handler, which inserts one order, behind each system, in process and over one Postgres"
-            .to_owned(),
-        table: table(&details),
-        findings: Vec::new(),
-        details,
-    })
+    Ok(last)
 }
 
 fn table(details: &Map<String, Value>) -> Table {

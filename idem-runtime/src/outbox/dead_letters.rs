@@ -1,10 +1,11 @@
 //! What a person does with messages that could not be delivered.
 
-use sqlx::Row;
+use sqlx::{Row, SqlStr};
 
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::outbox::message::Message;
+use crate::outbox::relay::Transaction;
 
 /// A message that the relay gave up.
 #[derive(Debug, Clone)]
@@ -12,7 +13,7 @@ use crate::outbox::message::Message;
 pub struct DeadLetter {
     /// The message.
     pub message: Message,
-    /// The last error.
+    /// The last error, or that the process of the last delivery did not survive it.
     pub failure: String,
 }
 
@@ -22,20 +23,24 @@ impl Idempotency {
     /// # Errors
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn dead_letters(&self, limit: u32) -> Result<Vec<DeadLetter>, Error> {
-        let mut connection = self.connection().await?;
-        let dead = self.query(&self.outbox_statements().dead_letters).bind(i64::from(limit));
-        let rows = dead.fetch_all(&mut *connection).await.map_err(|error| self.not_executed(error))?;
-        let letters =
-            rows.iter().map(|row| Ok(DeadLetter { message: Message::read(row)?, failure: row.try_get("failure")? }));
+        let statements = self.outbox_statements();
+        let mut transaction = Transaction::begin(self).await?;
+        let rows = transaction.rows(self.query(&statements.dead_letters).bind(i64::from(limit))).await?;
+        transaction.commit().await?;
+        let letters = rows.iter().map(|row| {
+            let message = Message::read(row, &statements.schema)?;
+            Ok(DeadLetter { message, failure: row.try_get("failure")? })
+        });
         letters.collect::<sqlx::Result<_>>().map_err(Error::Database)
     }
 
-    /// Gives a dead letter to the relay again, with all its attempts. Whether it was still dead.
+    /// Gives a dead letter to the relay again, with all its attempts. Whether it was still dead. Its group has gone on
+    /// without it: it is delivered as soon as no other one of the group is.
     ///
     /// # Errors
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn redeliver(&self, letter: &DeadLetter) -> Result<bool, Error> {
-        self.touch_message(self.outbox_statements().redeliver.clone(), letter.message.id).await
+        self.touch_message(&self.outbox_statements().redeliver, letter.message.id).await
     }
 
     /// Forgets a dead letter. Whether it was still dead.
@@ -43,13 +48,13 @@ impl Idempotency {
     /// # Errors
     /// [`Error::Unavailable`] and [`Error::Database`].
     pub async fn discard_dead_letter(&self, letter: &DeadLetter) -> Result<bool, Error> {
-        self.touch_message(self.outbox_statements().discard_dead_letter.clone(), letter.message.id).await
+        self.touch_message(&self.outbox_statements().discard_dead_letter, letter.message.id).await
     }
 
-    async fn touch_message(&self, statement: sqlx::SqlStr, id: i64) -> Result<bool, Error> {
-        let mut connection = self.connection().await?;
-        let touch = self.query(&statement).bind(id);
-        let touched = touch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
-        Ok(touched.rows_affected() == 1)
+    async fn touch_message(&self, statement: &SqlStr, id: i64) -> Result<bool, Error> {
+        let mut transaction = Transaction::begin(self).await?;
+        let touched = transaction.execute(self.query(statement).bind(id)).await?;
+        transaction.commit().await?;
+        Ok(touched == 1)
     }
 }

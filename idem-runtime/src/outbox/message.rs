@@ -17,8 +17,10 @@ pub struct Message {
     pub(super) id: i64,
     topic: String,
     dedupe_key: String,
+    group: Option<String>,
     payload: Vec<u8>,
     pub(super) attempt: i32,
+    key: IdempotencyKey,
 }
 
 impl Message {
@@ -32,6 +34,12 @@ impl Message {
     #[must_use]
     pub fn dedupe_key(&self) -> &str {
         &self.dedupe_key
+    }
+
+    /// Its group, in which messages are delivered in order.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
     }
 
     /// Its payload.
@@ -48,22 +56,37 @@ impl Message {
         self.attempt
     }
 
-    /// An idempotency key for the receiver, the same on every delivery: the SHA-256 of topic and deduplication key.
+    /// An idempotency key for the receiver, the same on every delivery, of at most 62 characters: the beginning of the topic, and a
+    /// digest over the [schema](crate::Builder::schema), the topic and the deduplication key. Two applications that share a
+    /// receiver have different keys if their schemas have different names.
     #[must_use]
     pub fn key(&self) -> IdempotencyKey {
-        let digest = sha256(&[self.topic.as_bytes(), self.dedupe_key.as_bytes()]);
-        IdempotencyKey::from_digest(&hex::encode(&digest))
+        self.key.clone()
     }
 
-    pub(super) fn read(row: &PgRow) -> sqlx::Result<Self> {
+    pub(super) fn read(row: &PgRow, schema: &str) -> sqlx::Result<Self> {
+        let (topic, dedupe_key): (String, String) = (row.try_get("topic")?, row.try_get("dedupe_key")?);
         Ok(Self {
             id: row.try_get("id")?,
-            topic: row.try_get("topic")?,
-            dedupe_key: row.try_get("dedupe_key")?,
+            group: row.try_get("group_key")?,
             payload: row.try_get("payload")?,
             attempt: row.try_get("attempts")?,
+            key: key(schema, &topic, &dedupe_key),
+            topic,
+            dedupe_key,
         })
     }
+}
+
+/// So much of the topic is for people to read.
+const READABLE: usize = 20;
+
+fn key(schema: &str, topic: &str, dedupe_key: &str) -> IdempotencyKey {
+    let digest = sha256(&[b"message", schema.as_bytes(), topic.as_bytes(), dedupe_key.as_bytes()]);
+    let readable =
+        topic.chars().map(|letter| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' });
+    let readable: String = readable.take(READABLE).collect();
+    IdempotencyKey::from_digest(&format!("{readable}:{}", &hex::encode(&digest)[..40]))
 }
 
 impl fmt::Debug for Message {
@@ -71,5 +94,36 @@ impl fmt::Debug for Message {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = formatter.debug_struct("Message");
         debug.field("id", &self.id).field("topic", &self.topic).field("attempt", &self.attempt).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::key;
+    use crate::key::IdempotencyKey;
+
+    #[test]
+    fn keys_name_the_application_the_topic_and_the_message_and_fit() {
+        let messages = [
+            ("idem", "mail", "1"),
+            ("shop", "mail", "1"),
+            ("idem", "mail1", ""),
+            ("idem", "mai", "l1"),
+            ("idemm", "ail", "1"),
+            ("idem", "a:b", "c"),
+            ("idem", "a", "b:c"),
+            ("idem", "a-b", "c"),
+            ("idem", "äöü \0", "c"),
+            ("idem", "", "c"),
+        ];
+        let long = "a-topic-of-many-words-and-".repeat(10);
+        let messages = messages.into_iter().chain([("idem", long.as_str(), "1"), ("idem", long.as_str(), "2")]);
+        let keys: Vec<_> = messages.map(|(schema, topic, dedupe_key)| key(schema, topic, dedupe_key)).collect();
+        for (place, key) in keys.iter().enumerate() {
+            assert!(key.as_str().len() < 64 && IdempotencyKey::new(key.as_str()).is_ok(), "{key}");
+            assert!(!keys[..place].contains(key), "{key}");
+        }
+        assert!(keys[0].as_str().starts_with("mail:"), "{}", keys[0]);
+        assert_eq!(key("idem", "mail", "1"), keys[0]);
     }
 }

@@ -1,7 +1,7 @@
 //! A consumer of Redis streams that books each payment once, however often its message is delivered.
 //!
 //! ```text
-//! cargo run --bin consumer                 # the tour: redeliveries, SIGKILL between effect and acknowledgement, a storm
+//! cargo run --bin consumer                 # the tour: redeliveries, SIGKILL between effect and acknowledgement, a storm, poison
 //! cargo run --bin consumer -- --serve      # the consumer alone, with commands to copy
 //! ```
 //!

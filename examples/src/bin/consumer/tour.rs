@@ -8,6 +8,7 @@ use idem_examples::{Error, Server, Stage, until, until_a_handler_waits};
 use idem_testing::TestDatabase;
 use tokio::time::{Instant, sleep};
 
+use crate::service::{ARCHIVE, DELIVERIES, RECEIPTS};
 use world::{Books, World};
 
 /// The storm: payments, how often each is published, consumers, and how many of them are killed.
@@ -26,6 +27,8 @@ pub(crate) async fn tour(stage: &mut Stage, database: &TestDatabase) -> Result<(
     killed_while_booking(stage, &world).await?;
     another_payment_with_the_same_id(stage, &world).await?;
     storm(stage, &world).await?;
+    a_poison_message(stage, &world).await?;
+    a_slow_topic(stage, &world).await?;
     world.stop().await
 }
 
@@ -210,5 +213,73 @@ async fn storm(stage: &mut Stage, world: &World) -> Result<(), Error> {
     for consumer in consumers {
         consumer.stop().await?;
     }
+    Ok(())
+}
+
+async fn a_poison_message(stage: &mut Stage, world: &World) -> Result<(), Error> {
+    stage.scene(
+        "A message that kills",
+        "Each booking sends a receipt through the outbox, in the booking's own commit. Delivering one of them ends the process, at \
+         once, as a stack overflow would. A supervisor starts the service again.",
+    );
+    let environment = [("POISON", "pay-poison"), ("RUST_LOG", "off")];
+    let mut consumer = world.consumer(&environment).await?;
+    for payment in ["pay-before", "pay-poison", "pay-after", "pay-later"] {
+        world.publish(stage, payment, 100).await?;
+    }
+    let (mut deaths, deadline) = (0, Instant::now() + Duration::from_secs(60));
+    while world.dead_letters().await?.is_empty() && Instant::now() < deadline {
+        if consumer.has_ended()? {
+            deaths += 1;
+            stage.say(format!("The process has ended, for the {deaths}. time. Another one starts."));
+            consumer = world.consumer(&environment).await?;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    world.until_acknowledged().await?;
+    world.until_told().await?;
+    let told = world.told(RECEIPTS).await?;
+    let neighbours = ["pay-before", "pay-after", "pay-later"].map(|payment| told.contains(payment));
+    stage.promise("it is given up after its attempts, which count although nobody lived to say so", deaths, DELIVERIES);
+    stage.promise(
+        "a person finds it among the dead letters",
+        world.dead_letters().await?,
+        vec![("pay-poison".to_owned(), DELIVERIES.cast_signed())],
+    );
+    stage.promise("its neighbours are delivered, those of its own account too", neighbours, [true; 3]);
+    consumer.stop().await?;
+    Ok(())
+}
+
+async fn a_slow_topic(stage: &mut Stage, world: &World) -> Result<(), Error> {
+    stage.scene(
+        "A slow topic beside a quick one",
+        "Each booking also sends a copy to the archive, which takes two seconds for each and two at a time.",
+    );
+    let consumer = world.consumer(&[("ARCHIVE_PAUSE", "2000"), ("RUST_LOG", "off")]).await?;
+    let payments: Vec<String> = (0..10).map(|number| format!("pay-slow-{number}")).collect();
+    let begun = Instant::now();
+    for payment in &payments {
+        world.publish(stage, payment, 100).await?;
+    }
+    until("every receipt is there", || async {
+        let told = world.told(RECEIPTS).await?;
+        Ok(payments.iter().all(|payment| told.contains(payment)))
+    })
+    .await?;
+    let archived = world.told(ARCHIVE).await?;
+    let archived = payments.iter().filter(|payment| archived.contains(*payment)).count();
+    stage.say(format!("Ten receipts after {:.1} s, and {archived} copies.", begun.elapsed().as_secs_f64()));
+    stage.promise("the receipts have not waited for the archive", archived <= 2, true);
+    consumer.stop().await?;
+    let consumer = world.consumer(&[]).await?;
+    world.until_told().await?;
+    let archived = world.told(ARCHIVE).await?;
+    stage.promise(
+        "another process delivers the rest",
+        payments.iter().filter(|payment| archived.contains(*payment)).count(),
+        payments.len(),
+    );
+    consumer.stop().await?;
     Ok(())
 }

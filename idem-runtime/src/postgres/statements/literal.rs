@@ -31,7 +31,7 @@ pub(super) fn push_id(sql: &mut String, id: &OperationId, between: &str) {
 }
 
 /// A literal costs a third of what a call of `convert_from` does, which is planned and run each time.
-pub(super) fn push_text(sql: &mut String, text: &str) {
+pub(crate) fn push_text(sql: &mut String, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'\\')) {
         sql.push('\'');
         sql.push_str(text);
@@ -43,7 +43,7 @@ pub(super) fn push_text(sql: &mut String, text: &str) {
     }
 }
 
-pub(super) fn push_bytes(sql: &mut String, bytes: &[u8]) {
+pub(crate) fn push_bytes(sql: &mut String, bytes: &[u8]) {
     sql.push_str("E'\\\\x");
     hex::push(sql, bytes);
     sql.push('\'');

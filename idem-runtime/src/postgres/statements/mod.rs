@@ -17,7 +17,7 @@ use crate::fingerprint::sha256;
 use crate::operation_id::OperationId;
 
 pub(crate) use claim::{NewOutcome, Unknown};
-pub(crate) use literal::{quoted, safe};
+pub(crate) use literal::{push_bytes, push_text, quoted, safe};
 pub(crate) use mark::Mark;
 pub(crate) use steps::{Abandoned, NewAttempt, Steps};
 

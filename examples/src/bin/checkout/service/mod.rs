@@ -75,10 +75,11 @@ pub(crate) async fn serve(
     let completer = settings.completer.then(|| idempotency.completer(router.clone()));
     // Delivers what was committed to the outbox.
     let mail = MailService::new(&settings.mail)?;
-    let relay = idempotency.relay(move |message| {
+    let relay = idempotency.relay().on("receipt", move |message| {
         let mail = mail.clone();
         async move { mail.deliver(message).await }
     });
+    let relay = relay.start()?;
 
     axum::serve(listener, router).with_graceful_shutdown(stop).await?;
 

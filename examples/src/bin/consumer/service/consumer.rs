@@ -33,15 +33,21 @@ pub(super) struct Consumer {
     inbox: bool,
 }
 
+/// # Errors
+/// If the broker does not answer.
+pub(super) async fn connect(settings: &Settings) -> RedisResult<MultiplexedConnection> {
+    let client = Client::open(format!("redis://{}", settings.redis))?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
 impl Consumer {
     pub(super) async fn connect(
         idempotency: Idempotency,
         pool: PgPool,
         settings: &Settings,
     ) -> Result<Self, idem_examples::Error> {
-        let client = Client::open(format!("redis://{}", settings.redis))?;
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
-        let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut redis = connect(settings).await?;
         let created: RedisResult<()> = redis.xgroup_create_mkstream(STREAM, GROUP, "0").await;
         if let Err(error) = created
             && error.code() != Some("BUSYGROUP")

@@ -3,7 +3,10 @@
 mod accounts;
 mod consumer;
 mod payments;
+mod receipts;
 mod settings;
+
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
@@ -14,7 +17,11 @@ use tokio::sync::watch;
 
 use consumer::Consumer;
 pub(crate) use consumer::{DEAD, GROUP, STREAM};
+pub(crate) use receipts::{ARCHIVE, RECEIPTS};
 pub(crate) use settings::Settings;
+
+/// How often the delivery of a message is begun before it is a dead letter.
+pub(crate) const DELIVERIES: u32 = 3;
 
 /// The application's tables and the runtime's: each in its own schema, each with its own history.
 pub(crate) async fn migrate(pool: &PgPool) -> Result<(), idem_examples::Error> {
@@ -31,7 +38,10 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), idem_examples::Error> {
     migrate(&pool).await?;
-    let idempotency = Idempotency::new(pool.clone());
+    let builder = Idempotency::builder(pool.clone()).delivery_attempts(DELIVERIES);
+    let idempotency = builder.relay_lease(Duration::from_secs(1)).build()?;
+    // On a connection of its own: the consumer's waits for payments.
+    let relay = receipts::start(&idempotency, consumer::connect(&settings).await?, &settings)?;
     let sweeper = idempotency.sweeper();
     let (stopping, mut stopped) = watch::channel(false);
     let mut consumer = Consumer::connect(idempotency, pool.clone(), &settings).await?;
@@ -47,6 +57,7 @@ pub(crate) async fn serve(
     let shutdown = async move { _ = stopped.wait_for(|stopped| *stopped).await };
     axum::serve(listener, router).with_graceful_shutdown(shutdown).await?;
     consuming.await?;
+    relay.stop().await;
     sweeper.stop().await;
     pool.close().await;
     Ok(())

@@ -7,6 +7,8 @@ use idem_runtime::{Error, Idempotency, Tx, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection, PgPool};
 
+use super::receipts::announce;
+
 /// The message. Its id is the payment's and not the broker's, so that a producer that publishes twice is covered too.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Payment {
@@ -70,7 +72,9 @@ pub(super) async fn on_payment(
     tx: &mut Tx,
     payment: Payment,
 ) -> Result<Booked, ConsumerError> {
-    book(tx, &payment).await
+    let booked = book(tx, &payment).await?;
+    announce(tx, &payment, &booked).await?;
+    Ok(booked)
 }
 
 /// The same without an inbox, as the control of the tour.

@@ -1,11 +1,13 @@
 //! The processes of the tour, and what the broker and the database say.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use idem_examples::{Error, Facts, Server, Stage, until};
+use idem_runtime::Idempotency;
 use idem_testing::TestDatabase;
 use redis::aio::MultiplexedConnection;
-use redis::streams::StreamPendingReply;
+use redis::streams::{StreamPendingReply, StreamRangeReply};
 use redis::{AsyncCommands, Client, cmd};
 use sqlx::{PgPool, Postgres, Transaction};
 use tokio::time::{Instant, sleep};
@@ -98,6 +100,27 @@ impl World {
             let groups: redis::streams::StreamInfoGroupsReply = self.redis().xinfo_groups(STREAM).await?;
             let group = groups.groups.iter().find(|group| group.name == GROUP);
             Ok(group.is_some_and(|group| group.lag == Some(0) && group.pending == 0))
+        })
+        .await
+    }
+
+    /// Different payments in a stream that the relay fills.
+    pub(super) async fn told(&self, stream: &str) -> Result<BTreeSet<String>, Error> {
+        let entries: StreamRangeReply = self.redis().xrange_all(stream).await?;
+        Ok(entries.ids.iter().filter_map(|entry| entry.get("payment")).collect())
+    }
+
+    /// Messages that a relay gave up, with the attempts that were made.
+    pub(super) async fn dead_letters(&self) -> Result<Vec<(String, i32)>, Error> {
+        let dead = Idempotency::new(self.pool.clone()).dead_letters(10).await?;
+        Ok(dead.iter().map(|dead| (dead.message.dedupe_key().to_owned(), dead.message.attempt())).collect())
+    }
+
+    /// Waits until the relay has nothing more to deliver.
+    pub(super) async fn until_told(&self) -> Result<(), Error> {
+        let waiting = "SELECT count(*) FROM idem.outbox WHERE delivered_at IS NULL AND failure IS NULL";
+        until("every message is delivered", || async {
+            Ok(sqlx::query_scalar::<_, i64>(waiting).fetch_one(&self.pool).await? == 0)
         })
         .await
     }
