@@ -56,6 +56,37 @@ async fn see_other_is_fetched() {
 }
 
 #[tokio::test]
+async fn a_refusal_of_the_page_behind_a_303_does_not_deny_the_operation() {
+    for status in [401, 404, 429, 500] {
+        let directory = Directory::new();
+        let server = Server::start(move |_, request| match request.path.as_str() {
+            "/old" => Act::Answer(answer(303).header("location", "/new")),
+            _ => Act::Refuse(answer(status)),
+        })
+        .await;
+        let journal = FileJournal::open(directory.path("journal")).unwrap();
+        let client = Client::builder().journal(journal).attempts(1).build().unwrap();
+        let may_have_happened = match client.post(server.url("/old")).key(Key::of("order", &1)).send().await {
+            Ok(response) => {
+                assert!(!response.settled(), "{status}");
+                response.may_have_happened()
+            }
+            Err(error) => error.may_have_happened(),
+        };
+        assert!(may_have_happened, "{status}: it has happened, the server said where to look");
+        assert_eq!(client.pending().await.unwrap().len(), 1, "{status}");
+        // Behind a 307 the refusal is that of the request itself.
+        let server = Server::start(move |_, request| match request.path.as_str() {
+            "/old" => Act::Refuse(answer(307).header("location", "/new")),
+            _ => Act::Refuse(answer(404)),
+        })
+        .await;
+        let response = client.post(server.url("/old")).key(Key::of("order", &2)).send().await.unwrap();
+        assert_eq!((response.settled(), response.may_have_happened()), (true, false));
+    }
+}
+
+#[tokio::test]
 async fn an_answer_lost_behind_a_redirect_starts_from_the_beginning() {
     let server = Server::start(|number, request| match (request.path.as_str(), number) {
         ("/old", _) => Act::Refuse(answer(307).header("location", "/new")),
