@@ -1,6 +1,8 @@
 //! Redirects: followed when the request survives them, handed to the caller when it would not.
 
-use idem_client::{Attempts, Client, Error, FileJournal, Key, NetworkEdge, Reason, ResponseExt as _, redirect_policy};
+use idem_client::{
+    Attempts, Client, Error, FileJournal, Key, NetworkEdge, Reason, ReplayableBody, ResponseExt as _, redirect_policy,
+};
 use reqwest_middleware::ClientBuilder;
 
 use crate::support::{Act, Directory, Server, answer};
@@ -83,6 +85,19 @@ async fn a_refusal_of_the_page_behind_a_303_does_not_deny_the_operation() {
         .await;
         let response = client.post(server.url("/old")).key(Key::of("order", &2)).send().await.unwrap();
         assert_eq!((response.settled(), response.may_have_happened()), (true, false));
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_that_could_not_be_followed_is_not_the_operations_word() {
+    for status in [307, 308] {
+        let server = redirecting(status).await;
+        let body = ReplayableBody::new(|| async { Ok("x".into()) });
+        let client = Client::builder().build().unwrap();
+        let request = client.post(server.url("/old")).key(Key::of("order", &1)).replayable(body);
+        let response = request.send().await.unwrap();
+        let said = (response.status().as_u16(), response.settled(), server.effects().len());
+        assert!(said == (status, false, 0) || said == (201, true, 1), "{said:?}");
     }
 }
 
