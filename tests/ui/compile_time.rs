@@ -40,7 +40,8 @@ fn check(manifest: &Path, program: &Path) -> Duration {
     fs::write(program, fs::read(program).unwrap()).unwrap();
     let name = program.file_stem().unwrap().to_str().unwrap();
     let start = Instant::now();
-    let output = package::cargo("check", manifest).args(["--bin", name]).env("CARGO_INCREMENTAL", "0").output().unwrap();
+    let output =
+        package::cargo("check", manifest).args(["--bin", name]).env("CARGO_INCREMENTAL", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     start.elapsed()
 }
