@@ -1,10 +1,15 @@
+use std::io;
+
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryFutureExt;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http_body_util::Limited;
 
-use super::{Digest, digest_of_body};
+use super::{Digest, digest_of_body, sha256};
 use crate::attribute::Checks;
 
 /// An extractor's value beside the digest of the body that it was made from.
@@ -47,12 +52,36 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
         let buffered = Request::from_parts(parts.clone(), body);
-        let body = Bytes::from_request(buffered, state).await.map_err(IntoResponse::into_response)?;
+        let body = match Bytes::from_request(buffered, state).await {
+            Ok(body) => body,
+            Err(rejection) => return Self::without_body(parts, &rejection, state).await,
+        };
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let digest = Digest { hash: digest_of_body(content_type, &body), body: body.clone() };
         let request = Request::from_parts(parts, Body::from(body));
         let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
         Ok(Self { value, digest })
+    }
+}
+
+impl<T, const CHECKED: bool> WithFingerprint<T, CHECKED> {
+    /// A body that is too long, or that did not arrive, is the extractor's to refuse, in its own words: it gets one that fails in the
+    /// same way. All requests without a body that could be read count as the same.
+    async fn without_body<S, M>(parts: Parts, rejection: &BytesRejection, state: &S) -> Result<Self, Response>
+    where
+        Checks<CHECKED>: ExtractsLast<T, S, M>,
+    {
+        let too_long = matches!(rejection, BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)));
+        let body = if too_long {
+            Body::new(Limited::new(Body::from("too long"), 0))
+        } else {
+            let failed = io::Error::other(rejection.body_text());
+            Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(failed)]))
+        };
+        let hash = sha256(&[b"no body", rejection.body_text().as_bytes()]);
+        let request = Request::from_parts(parts, body);
+        let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
+        Ok(Self { value, digest: Digest { hash, body: Bytes::new() } })
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Connection, Executor, SqlSafeStr};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{Connection, Executor, PgConnection, SqlSafeStr};
 
 use crate::error::Error;
 use crate::idempotency::Idempotency;
@@ -26,8 +26,8 @@ fn migrations() -> Vec<Migration> {
 impl Idempotency {
     /// Creates or updates the tables. Any number of processes may call it at once; a second call changes nothing.
     ///
-    /// The role needs `CREATE` on the database for it. At run time `USAGE` on the schema and `SELECT`, `INSERT`, `UPDATE`
-    /// and `DELETE` on its tables suffice.
+    /// The role needs `CREATE` on the database for it, but where there is nothing to do: that is found out with `SELECT` alone. At run
+    /// time `USAGE` on the schema and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables suffice.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without a connection, [`Error::Migrate`] for a migration that fails; all of them are then
@@ -38,12 +38,18 @@ impl Idempotency {
         // Not the pool's any more: whatever happens to the session happens to nobody else.
         let mut connection = self.connection().await?.detach();
         let migrated = async {
+            if is_up_to_date(&mut connection, &quoted).await? {
+                return Ok(());
+            }
             // One transaction with a transaction-level lock: it works behind a pooler, and a failure leaves nothing.
             // Each statement must see what the lock's last holder committed, whatever the database's default.
-            let mut transaction = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-            let lock = "SELECT pg_advisory_xact_lock(hashtextextended('idem.migrate', 0))";
+            let mut transaction = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
+            let lock = "SELECT pg_catalog.pg_advisory_xact_lock(7526475461983302505)";
             (&mut *transaction).execute(lock).await?;
-            let exists = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)").bind(schema);
+            let exists = sqlx::query_scalar(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) $1)",
+            )
+            .bind(schema);
             if !exists.fetch_one(&mut *transaction).await? {
                 (&mut *transaction).execute(safe(format!("CREATE SCHEMA {quoted}"))).await?;
             }
@@ -60,4 +66,16 @@ impl Idempotency {
         let _ = connection.close().await;
         migrated.map_err(Error::Migrate)
     }
+}
+
+/// Whether every migration has been applied as it is.
+async fn is_up_to_date(connection: &mut PgConnection, schema: &str) -> Result<bool, MigrateError> {
+    let table = format!("{schema}._idem_migrations");
+    let exists = sqlx::query_scalar("SELECT pg_catalog.to_regclass($1) IS NOT NULL").bind(&table).persistent(false);
+    if !exists.fetch_one(&mut *connection).await? {
+        return Ok(false);
+    }
+    let applied = safe(format!("SELECT version, checksum FROM {table} WHERE success ORDER BY version"));
+    let applied: Vec<(i64, Vec<u8>)> = sqlx::query_as(applied).persistent(false).fetch_all(connection).await?;
+    Ok(applied.into_iter().eq(migrations().into_iter().map(|known| (known.version, known.checksum.into_owned()))))
 }
