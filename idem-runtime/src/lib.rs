@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+#[doc(hidden)]
+pub mod attribute;
 mod background;
 mod builder;
 mod call;
@@ -38,7 +40,7 @@ pub use error::{Error, NotStorable};
 pub use idem_macros::idempotent;
 pub use idempotency::Idempotency;
 pub use key::{IdempotencyKey, InvalidKey, Key, MAX_KEY_LENGTH};
-pub use operation::{Operation, Reconciled, Step};
+pub use operation::{Operation, Reconciled, Step, StepName};
 pub use outbox::{DeadLetter, Message, Outbox, Relay, RelayBuilder, Sent, TopicStatus};
 pub use postgres::ending::Untidy;
 pub use postgres::transaction::Tx;

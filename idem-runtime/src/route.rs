@@ -1,12 +1,8 @@
 //! How a request comes in from axum and its answer goes back.
 
-use std::convert::Infallible;
-
-use axum::extract::{FromRef, FromRequestParts, OriginalUri};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
-use http::HeaderValue;
-use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method};
 
 use crate::call::{Call, Request};
 use crate::completer::Recovered;
@@ -20,27 +16,19 @@ use crate::operation::Operation;
 use crate::postgres::transaction::Tx;
 use crate::telemetry::{Outcome, Outcomes, Telemetry};
 
-/// It never rejects: who asks is settled before which key is sent.
-impl<S> FromRequestParts<S> for Call
-where
-    S: Send + Sync,
-    Idempotency: FromRef<S>,
-{
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let idempotency = Idempotency::from_ref(state);
-        // `nest` rewrites the URI that handlers see.
-        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
-        let path_and_query = uri.path_and_query().map_or_else(String::new, ToString::to_string);
+impl Call {
+    pub(crate) fn request(
+        idempotency: Idempotency,
+        method: Method,
+        path_and_query: String,
+        headers: &HeaderMap,
+        recovered: Option<Recovered>,
+    ) -> Self {
         let settings = idempotency.settings();
-        let mut values = parts.headers.get_all(&settings.header).iter();
+        let mut values = headers.get_all(&settings.header).iter();
         let key = parse_key(values.next(), values.next());
-        let resent =
-            settings.resent_headers.iter().filter_map(|name| Some((name.clone(), parts.headers.get(name)?.clone())));
-        let (method, headers) = (parts.method.clone(), resent.collect());
-        let recovered = parts.extensions.get::<Recovered>().cloned();
-        Ok(Self { method, path_and_query, headers, key, recovered, idempotency })
+        let resent = settings.resent_headers.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
+        Self { method, path_and_query, headers: resent.collect(), key, recovered, idempotency }
     }
 }
 

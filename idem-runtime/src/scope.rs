@@ -16,9 +16,10 @@ pub const MAX_SCOPE_LENGTH: usize = 255;
 /// length-prefixed, so `("ab", "c")` and `("a", "bc")` differ whatever a client puts into them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a scope",
-    label = "must be a string, an integer, a `Uuid` or a tuple of them",
+    label = "must be a string, an integer, a `Uuid` or a tuple of two to four of them",
     note = "an `Option` needs a decision: say who owns the key when it is `None`, or use `scope = global`",
-    note = "a float has no exact identity: use an integer or a string"
+    note = "a float has no exact identity: use an integer or a string",
+    note = "of a type of your own use what is in it, as in `scope = tenant.id.0`, or write `impl Scope for {Self}`"
 )]
 pub trait Scope {
     /// Appends the scope's text.

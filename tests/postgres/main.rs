@@ -1,6 +1,7 @@
 //! Behaviours of idempotent handlers against a real Postgres. The numbers in names are those of the table in `README.md`.
 
 mod completer;
+mod conflicts;
 mod contract;
 mod endings;
 mod environment;

@@ -8,6 +8,7 @@ pub use axum::http::request::Parts;
 pub use axum::response::{IntoResponse, Response};
 pub use axum::routing::{MethodRouter, post};
 pub use axum::{Extension, Json, Router};
+pub use idem_runtime::Operation;
 pub use idem_runtime::{Idempotency, Tx, idempotent};
 pub use serde::{Deserialize, Serialize};
 
@@ -94,3 +95,21 @@ impl From<sqlx::Error> for ConsumerError {
 
 /// The handler in use: what it cascades into if its attribute leaves nothing that the router accepts.
 pub fn routed(_: MethodRouter<AppState>) {}
+
+/// Writes through the transaction.
+pub async fn save(tx: &mut Tx) -> StatusCode {
+    let saved = sqlx::query("INSERT INTO orders DEFAULT VALUES").execute(tx).await;
+    if saved.is_ok() { StatusCode::CREATED } else { StatusCode::INTERNAL_SERVER_ERROR }
+}
+
+/// Books a payment through the transaction.
+pub async fn book(tx: &mut Tx, amount: i64) -> Result<Receipt, ConsumerError> {
+    let insert = sqlx::query_scalar("INSERT INTO bookings (amount) VALUES ($1) RETURNING id").bind(amount);
+    Ok(Receipt { id: insert.fetch_one(tx).await? })
+}
+
+/// Books through a transaction of the operation.
+pub async fn check_out(op: &mut Operation) -> StatusCode {
+    let booked: Result<Receipt, ConsumerError> = op.transaction("book", async |tx| book(tx, 1).await).await;
+    if booked.is_ok() { StatusCode::CREATED } else { StatusCode::INTERNAL_SERVER_ERROR }
+}

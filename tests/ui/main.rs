@@ -1,7 +1,10 @@
 //! What must not compile does not, with an error that says what to write; what must compile does, without a warning.
 
+mod batch;
 mod compile_time;
+mod dangers;
 mod package;
+mod pairs;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,14 @@
 //! The arguments: which is `tx` or `op`, which is `&Idempotency`, and which are the rest, for axum to extract or the
 //! caller to give.
 
+use std::collections::HashSet;
+
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::{Attribute, FnArg, Pat, PatType, Type};
 
 use super::errors::Errors;
+use super::expression;
 use super::function::Function;
 use super::types;
 
@@ -21,12 +24,19 @@ pub(super) enum Unit {
 }
 
 pub(super) enum Parameter {
-    /// The place of `tx` or `op`, and the name it was given.
-    Unit(Option<String>),
+    /// `tx` or `op`.
+    Unit(UnitParameter),
     /// `&Idempotency`
     Idempotency(Argument),
     /// An extractor of a handler, or a parameter of a plain function.
     Argument(Argument),
+}
+
+pub(super) struct UnitParameter {
+    pub(super) pattern: Pat,
+    pub(super) unit: Unit,
+    /// It is taken as it must be.
+    pub(super) is_right: bool,
 }
 
 pub(super) struct Argument {
@@ -34,6 +44,8 @@ pub(super) struct Argument {
     pub(super) conditions: Vec<Attribute>,
     pub(super) pattern: Pat,
     pub(super) ty: Type,
+    /// It is reported: no other check says anything about it, and nothing is generated for it.
+    pub(super) is_broken: bool,
 }
 
 pub(super) struct Arguments {
@@ -46,35 +58,74 @@ pub(super) struct Arguments {
 enum Role {
     Unit(Unit),
     Idempotency,
-    /// The unit in a form that does not work, and what to write.
-    WrongUnit(&'static str),
+    /// In a form that does not work.
+    WrongUnit(Unit),
+    /// The same, or a type of the application with that name.
+    MaybeUnit(Unit),
     WrongIdempotency,
     Argument,
 }
 
 impl Arguments {
     /// Reads all of them, whatever mistakes there are.
-    pub(super) fn read(function: &Function, allow_pool: bool, errors: &Errors) -> Self {
+    pub(super) fn read(function: &Function, hints: Hints, errors: &Errors) -> Self {
         let is_plain_function = takes_idempotency(function);
-        let mut reader = Reader { unit: None, wrong_unit: false, parameters: Vec::new(), errors };
+        let has_unit = function.signature.inputs.iter().any(|input| match input {
+            FnArg::Typed(argument) => matches!(role(&argument.ty), Role::Unit(_)),
+            FnArg::Receiver(_) => false,
+        });
+        let mut reader = Reader { unit: None, wrong_unit: None, has_unit, parameters: Vec::new(), errors };
         for input in &function.signature.inputs {
             if let FnArg::Typed(argument) = input {
                 reader.read(argument);
             }
         }
         reader.check_unit(function, is_plain_function);
-        let unit = reader.unit.unwrap_or(Unit::Transaction);
-        let this = Self { unit, parameters: reader.parameters, is_plain_function };
-        for argument in this.rest() {
-            this.check_pool(argument, allow_pool, errors);
-            if !is_plain_function {
-                check_extractor(argument, errors);
-            }
+        let unit = reader.unit.or(reader.wrong_unit).unwrap_or(Unit::Transaction);
+        let mut this = Self { unit, parameters: reader.parameters, is_plain_function };
+        let unit = this.unit;
+        for argument in this.rest_mut() {
+            argument.is_broken = check_pool(argument, unit, hints.allow_pool, is_plain_function, errors);
         }
-        if !is_plain_function {
-            this.check_count(errors);
+        if is_plain_function {
+            return this;
         }
+        if hints.looks_called && this.rest().all(may_be_a_parameter) {
+            let message = "a function that is called and not routed must take `&Idempotency`, because it has no state to find it in; add `idempotency: &Idempotency` to the arguments";
+            errors.on(&function.signature.ident, message);
+            this.is_plain_function = true;
+            return this;
+        }
+        for argument in this.rest_mut() {
+            argument.is_broken |= check_extractor(argument, errors);
+        }
+        this.check_count(errors);
         this
+    }
+
+    /// The pattern of `tx` or `op`.
+    pub(super) fn unit_pattern(&self) -> Option<&Pat> {
+        self.parameters.iter().find_map(|parameter| match parameter {
+            Parameter::Unit(parameter) => Some(&parameter.pattern),
+            _ => None,
+        })
+    }
+
+    /// The names bound by arguments that a client sends, in which there is no pool.
+    pub(super) fn names_of_payloads(&self) -> Vec<String> {
+        const PAYLOADS: &[&str] = &["Json", "Form", "Query", "Path", "Multipart", "HeaderMap", "Bytes", "String"];
+        self.names_where(|argument| types::name(&argument.ty).is_some_and(|name| PAYLOADS.contains(&name.as_str())))
+    }
+
+    /// The names bound by arguments whose types are pools by name.
+    pub(super) fn names_of_pools(&self) -> HashSet<String> {
+        self.names_where(|argument| types::pool(&argument.ty).is_some()).into_iter().collect()
+    }
+
+    fn names_where(&self, is_meant: impl Fn(&Argument) -> bool) -> Vec<String> {
+        let meant = self.rest().filter(|argument| is_meant(argument));
+        let names = meant.flat_map(|argument| expression::bound(&argument.pattern));
+        names.map(|name| name.unraw().to_string()).collect()
     }
 
     /// All but `tx`, `op` and `&Idempotency`.
@@ -94,23 +145,20 @@ impl Arguments {
     }
 
     /// What the user calls `tx` or `op`.
-    pub(super) fn unit_name(&self) -> Option<&str> {
+    pub(super) fn unit_name(&self) -> Option<String> {
         self.parameters.iter().find_map(|parameter| match parameter {
-            Parameter::Unit(name) => name.as_deref(),
+            Parameter::Unit(UnitParameter { pattern: Pat::Ident(pattern), .. }) => {
+                Some(pattern.ident.unraw().to_string())
+            }
             _ => None,
         })
     }
 
-    fn check_pool(&self, argument: &Argument, allow_pool: bool, errors: &Errors) {
-        let Some(pool) = types::pool(&argument.ty).filter(|_| !allow_pool) else { return };
-        let unit = match self.unit {
-            Unit::Transaction => "`tx`",
-            Unit::Operation => "`op.transaction(…)`",
-        };
-        let message = format!(
-            "`{pool}` writes outside of the transaction; use {unit}, or `allow(pool)` in the attribute if this pool is for reading or for another database"
-        );
-        errors.on(pool, message);
+    fn rest_mut(&mut self) -> impl Iterator<Item = &mut Argument> {
+        self.parameters.iter_mut().filter_map(|parameter| match parameter {
+            Parameter::Argument(argument) => Some(argument),
+            Parameter::Unit(_) | Parameter::Idempotency(_) => None,
+        })
     }
 
     fn check_count(&self, errors: &Errors) {
@@ -124,6 +172,23 @@ impl Arguments {
     }
 }
 
+fn check_pool(argument: &Argument, unit: Unit, is_allowed: bool, is_plain_function: bool, errors: &Errors) -> bool {
+    let Some(pool) = types::pool(&argument.ty).filter(|_| !is_allowed) else { return false };
+    let unit = match unit {
+        Unit::Transaction => "`tx`",
+        Unit::Operation => "`op.transaction(…)`",
+    };
+    let message = format!(
+        "`{pool}` writes outside of the transaction; use {unit}, or `allow(pool)` in the attribute if this pool is for reading or for another database"
+    );
+    if is_plain_function {
+        errors.beside(pool, message);
+        return false;
+    }
+    errors.on(pool, message);
+    true
+}
+
 /// Whether this is a function to call: it takes `&Idempotency`, possibly in a wrong form.
 pub(super) fn takes_idempotency(function: &Function) -> bool {
     function.signature.inputs.iter().any(|input| match input {
@@ -132,9 +197,44 @@ pub(super) fn takes_idempotency(function: &Function) -> bool {
     })
 }
 
+/// Whether somebody may give this to a function: no extractor of axum, for which there would be a request.
+fn may_be_a_parameter(argument: &Argument) -> bool {
+    const EXTRACTORS: &[&str] = &[
+        "Json",
+        "Form",
+        "Query",
+        "Path",
+        "State",
+        "Extension",
+        "Multipart",
+        "HeaderMap",
+        "Bytes",
+        "Request",
+        "Method",
+        "Uri",
+        "OriginalUri",
+        "MatchedPath",
+        "ConnectInfo",
+        "TypedHeader",
+        "RawQuery",
+        "RawForm",
+    ];
+    !types::name(&argument.ty).is_some_and(|name| EXTRACTORS.contains(&name.as_str()))
+}
+
+/// What the options say about the function.
+#[derive(Clone, Copy)]
+pub(super) struct Hints {
+    pub(super) allow_pool: bool,
+    /// The key is an expression and the scope is a constant, as only functions that are called have them.
+    pub(super) looks_called: bool,
+}
+
 struct Reader<'a> {
     unit: Option<Unit>,
-    wrong_unit: bool,
+    wrong_unit: Option<Unit>,
+    /// One of the arguments is `tx` or `op` in the right form, so that others may be called `Operation`.
+    has_unit: bool,
     parameters: Vec<Parameter>,
     errors: &'a Errors,
 }
@@ -143,16 +243,24 @@ impl Reader<'_> {
     fn read(&mut self, argument: &PatType) {
         match role(&argument.ty) {
             Role::Unit(unit) => self.read_unit(unit, argument),
-            Role::WrongUnit(message) => {
-                self.wrong_unit = true;
-                self.errors.on(&argument.ty, message);
-                self.parameters.push(Parameter::Unit(name_of(&argument.pat)));
+            Role::MaybeUnit(_) if self.has_unit => {
+                self.parameters.push(Parameter::Argument(self.argument(argument)));
+            }
+            Role::WrongUnit(unit) | Role::MaybeUnit(unit) => {
+                self.wrong_unit = Some(unit);
+                self.errors.on(&argument.ty, form_of(unit));
+                self.parameters.push(Parameter::Unit(UnitParameter {
+                    pattern: (*argument.pat).clone(),
+                    unit,
+                    is_right: false,
+                }));
             }
             Role::Idempotency => self.parameters.push(Parameter::Idempotency(self.argument(argument))),
             Role::WrongIdempotency => {
                 let message = "the `Idempotency` of a function must be borrowed; use `&Idempotency`";
                 self.errors.on(&argument.ty, message);
-                self.parameters.push(Parameter::Idempotency(self.argument(argument)));
+                let argument = Argument { is_broken: true, ..self.argument(argument) };
+                self.parameters.push(Parameter::Idempotency(argument));
             }
             Role::Argument => self.parameters.push(Parameter::Argument(self.argument(argument))),
         }
@@ -174,7 +282,8 @@ impl Reader<'_> {
             let message = "`tx` and `op` must not depend on a `cfg`; put the `cfg` on two versions of the function";
             self.errors.on(condition, message);
         }
-        self.parameters.push(Parameter::Unit(name_of(&argument.pat)));
+        let parameter = UnitParameter { pattern: (*argument.pat).clone(), unit, is_right: true };
+        self.parameters.push(Parameter::Unit(parameter));
     }
 
     fn argument(&self, argument: &PatType) -> Argument {
@@ -188,11 +297,12 @@ impl Reader<'_> {
             conditions: argument.attrs.iter().filter(|attribute| is_condition(attribute)).cloned().collect(),
             pattern: (*argument.pat).clone(),
             ty: (*argument.ty).clone(),
+            is_broken: false,
         }
     }
 
     fn check_unit(&self, function: &Function, is_plain_function: bool) {
-        if self.unit.is_some() || self.wrong_unit {
+        if self.unit.is_some() || self.wrong_unit.is_some() {
             return;
         }
         let what = if is_plain_function { "an idempotent function" } else { "an idempotent handler" };
@@ -214,9 +324,16 @@ fn is_condition(attribute: &Attribute) -> bool {
     attribute.path().is_ident("cfg")
 }
 
+fn form_of(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Transaction => {
+            "the transaction must be taken as `&mut Tx`: the claim, the writes and the response share it; use `tx: &mut Tx`"
+        }
+        Unit::Operation => "the operation must be taken as `&mut Operation`; use `op: &mut Operation`",
+    }
+}
+
 fn role(ty: &Type) -> Role {
-    const TRANSACTION: &str = "the transaction must be taken as `&mut Tx`: the claim, the writes and the response share it; use `tx: &mut Tx`";
-    const OPERATION: &str = "the operation must be taken as `&mut Operation`; use `op: &mut Operation`";
     let (target, borrowed_mutably, plainly) = match types::peel(ty) {
         Type::Reference(reference) => (
             &*reference.elem,
@@ -229,13 +346,12 @@ fn role(ty: &Type) -> Role {
     let generic = !types::type_arguments(target).is_empty();
     match types::name(target).unwrap_or_default().as_str() {
         "Tx" if borrowed_mutably && plainly => Role::Unit(Unit::Transaction),
-        "Tx" if is_reference || !generic => Role::WrongUnit(TRANSACTION),
+        "Tx" if is_reference || !generic => Role::WrongUnit(Unit::Transaction),
         "Operation" if borrowed_mutably && plainly => Role::Unit(Unit::Operation),
-        "Operation" if is_reference => Role::WrongUnit(OPERATION),
-        "Operation" if !generic && is_runtime_path(target) => Role::WrongUnit(OPERATION),
-        "Transaction" | "PgTransaction" | "PgConnection" if is_reference => Role::WrongUnit(TRANSACTION),
-        "PgTransaction" | "PgConnection" | "PoolConnection" => Role::WrongUnit(TRANSACTION),
-        "Transaction" if generic && types::shown(target).contains("Postgres") => Role::WrongUnit(TRANSACTION),
+        "Operation" if !generic && is_runtime_path(target) => Role::MaybeUnit(Unit::Operation),
+        "PgTransaction" | "PgConnection" | "PoolConnection" => Role::WrongUnit(Unit::Transaction),
+        "Transaction" if types::shown(target).contains("Postgres") => Role::WrongUnit(Unit::Transaction),
+        "Transaction" if borrowed_mutably && is_runtime_path(target) => Role::MaybeUnit(Unit::Transaction),
         "Idempotency" if is_reference && !borrowed_mutably => Role::Idempotency,
         "Idempotency" => Role::WrongIdempotency,
         _ => Role::Argument,
@@ -250,8 +366,8 @@ fn is_runtime_path(ty: &Type) -> bool {
     }
 }
 
-/// What cannot be an extractor whatever the state is. The rest is left to the checks of types.
-fn check_extractor(argument: &Argument, errors: &Errors) {
+/// Reports what cannot be an extractor whatever the state is. The rest is left to the checks of types.
+fn check_extractor(argument: &Argument, errors: &Errors) -> bool {
     let ty = types::peel(&argument.ty);
     let name = name_of(&argument.pattern).unwrap_or_else(|| "value".to_owned());
     let shown = types::shown(ty);
@@ -278,9 +394,14 @@ fn check_extractor(argument: &Argument, errors: &Errors) {
         _ if types::is_primitive(ty) => {
             format!("argument `{name}` must be an extractor, and `{shown}` is none; use `Path({name}): Path<{shown}>`")
         }
-        _ => return,
+        _ if types::name(ty).is_some_and(|name| name == "WebSocketUpgrade") => {
+            "the response must be stored to be replayed, and a WebSocket has no end; use a route of its own for it"
+                .to_owned()
+        }
+        _ => return false,
     };
     errors.on(ty, message);
+    true
 }
 
 /// Whether the type is `&Idempotency`.
@@ -290,5 +411,5 @@ pub(super) fn is_idempotency(ty: &Type) -> bool {
 
 /// Whether this is the argument that callers do not give: `tx` or `op`, possibly in a wrong form.
 pub(super) fn is_unit(ty: &Type) -> bool {
-    matches!(role(ty), Role::Unit(_) | Role::WrongUnit(_))
+    matches!(role(ty), Role::Unit(_) | Role::WrongUnit(_) | Role::MaybeUnit(_))
 }

@@ -14,6 +14,7 @@ use super::nearest::nearest;
 use super::options::Options;
 use super::settings;
 use super::spans::Place;
+use super::values::Context;
 
 /// Every name that occurs in the tokens, also as an inline argument of a format string.
 pub(super) fn names(tokens: TokenStream) -> HashSet<String> {
@@ -131,35 +132,44 @@ struct Names {
     unit: Option<String>,
 }
 
-/// Reports what is wrong with the expressions of `scope`, `key` and `fingerprint`.
-pub(super) fn check(options: &Options, arguments: &Arguments, errors: &Errors) {
+/// Reports what is wrong with the expressions of `scope`, `key`, `fingerprint` and `idempotency`. Gives the names of the
+/// options that must not be used.
+pub(super) fn check(options: &Options, arguments: &Arguments, errors: &Errors) -> HashSet<String> {
     let bound = arguments.outer().flat_map(|argument| bound(&argument.pattern));
-    let names = Names {
-        available: bound.map(|name| name.unraw().to_string()).collect(),
-        unit: arguments.unit_name().map(ToOwned::to_owned),
+    let names = Names { available: bound.map(|name| name.unraw().to_string()).collect(), unit: arguments.unit_name() };
+    let values = Context {
+        arguments: &names.available,
+        is_plain_function: arguments.is_plain_function,
+        scope: options.scope.as_ref().filter(|scope| !settings::is_keyword(scope)).map(|scope| &scope.value),
+        errors,
     };
-    for option in [&options.scope, &options.key, &options.fingerprint].into_iter().flatten() {
-        if !settings::is_keyword(option) {
-            check_names(&option.name.to_string(), &option.value, &names, errors);
+    let mut wrong = HashSet::new();
+    for option in [&options.scope, &options.key, &options.fingerprint, &options.idempotency].into_iter().flatten() {
+        if settings::is_keyword(option) {
+            continue;
+        }
+        let name = option.name.to_string();
+        let is_wrong = check_names(&name, &option.value, &names, errors)
+            || name != "idempotency" && values.check(option)
+            || !arguments.is_plain_function && is_of_a_broken_argument(&option.value, arguments);
+        if is_wrong {
+            wrong.insert(name);
         }
     }
-    if let Some(scope) = &options.scope {
-        check_scope(&scope.value, arguments.is_plain_function, errors);
-    }
+    wrong
 }
 
-fn check_scope(scope: &Expr, is_plain_function: bool, errors: &Errors) {
-    if is_empty_text(scope) {
-        errors.on(scope, "option `scope` must not be empty; use `scope = global` to share one space");
-    } else if !is_plain_function && is_constant(scope) {
-        let message = "option `scope` must depend on who sends the request; use `scope = tenant.id`, or `scope = global` to share one space";
-        errors.on(scope, message);
-    }
+/// What is not generated for an argument cannot be used either.
+fn is_of_a_broken_argument(expression: &Expr, arguments: &Arguments) -> bool {
+    let used = names(expression.to_token_stream());
+    let mut broken = arguments.rest().filter(|argument| argument.is_broken);
+    broken.any(|argument| bound(&argument.pattern).iter().any(|name| used.contains(&name.unraw().to_string())))
 }
 
 /// Reports the values in `expression` that are no argument. Only what must be a value in lower case counts: functions,
 /// paths and constants are the application's.
-fn check_names(option: &str, expression: &Expr, names: &Names, errors: &Errors) {
+fn check_names(option: &str, expression: &Expr, names: &Names, errors: &Errors) -> bool {
+    let mut found = false;
     let mut roots = Vec::new();
     collect_roots(expression, &mut roots);
     for root in roots {
@@ -168,11 +178,31 @@ fn check_names(option: &str, expression: &Expr, names: &Names, errors: &Errors) 
         if !is_value || text == "self" || names.available.contains(&text) {
             continue;
         }
-        errors.on(&root, unknown_name(option, &text, names));
+        let is_alone = matches!(peeled(expression), Expr::Path(_));
+        errors.beside(&root, unknown_name(option, &text, names, is_alone));
+        found = true;
+    }
+    found
+}
+
+/// The expression inside of the invisible groups that macros leave.
+pub(super) fn peeled(expression: &Expr) -> &Expr {
+    match expression {
+        Expr::Group(group) => peeled(&group.expr),
+        other => other,
     }
 }
 
-fn unknown_name(option: &str, text: &str, names: &Names) -> String {
+/// `is_alone`: the option has no more of a value than this name, which may have been meant to be one of its words.
+fn unknown_name(option: &str, text: &str, names: &Names, is_alone: bool) -> String {
+    let words: &[&str] = match option {
+        "scope" if is_alone => &["global"],
+        "key" if is_alone => &["header", "optional"],
+        _ => &[],
+    };
+    if let Some(word) = nearest(text, words.iter().copied()) {
+        return format!("`{text}` is no word of `{option}` and no argument of the function; use `{option} = {word}`");
+    }
     if names.unit.as_deref() == Some(text) {
         return format!("`{text}` does not exist yet when `{option}` is evaluated; use the other arguments");
     }
@@ -224,30 +254,13 @@ fn collect_roots_of_arguments<'a>(arguments: impl IntoIterator<Item = &'a Expr>,
         .for_each(|argument| collect_roots(argument, roots));
 }
 
-/// Whether the expression is the same for every request: literals, constants and what is made of nothing else.
-fn is_constant(expression: &Expr) -> bool {
-    match expression {
-        Expr::Lit(_) => true,
-        Expr::Path(path) => {
-            path.path.segments.last().is_some_and(|last| is_constant_name(&last.ident.unraw().to_string()))
-        }
-        Expr::Paren(paren) => is_constant(&paren.expr),
-        Expr::Group(group) => is_constant(&group.expr),
-        Expr::Reference(reference) => is_constant(&reference.expr),
-        Expr::Unary(unary) => is_constant(&unary.expr),
-        Expr::Cast(cast) => is_constant(&cast.expr),
-        Expr::Binary(binary) => is_constant(&binary.left) && is_constant(&binary.right),
-        Expr::Tuple(tuple) => tuple.elems.iter().all(is_constant),
-        Expr::MethodCall(call) => is_constant(&call.receiver) && call.args.iter().all(is_constant),
-        _ => false,
-    }
-}
-
-fn is_constant_name(name: &str) -> bool {
-    name.chars().any(char::is_uppercase) && !name.chars().any(char::is_lowercase)
-}
-
-/// Whether the expression is an empty string.
-fn is_empty_text(expression: &Expr) -> bool {
-    matches!(expression, Expr::Lit(literal) if matches!(&literal.lit, Lit::Str(text) if text.value().is_empty()))
+/// Whether the options are those of a function that is called: a key of its own, and a scope that is the same for all.
+pub(super) fn looks_called(options: &Options) -> bool {
+    let has_key = options
+        .key
+        .as_ref()
+        .is_some_and(|key| !settings::is_keyword(key) && !matches!(peeled(&key.value), Expr::Lit(_)));
+    let scope = options.scope.as_ref().map(|scope| peeled(&scope.value));
+    has_key
+        && matches!(scope, Some(Expr::Lit(literal)) if matches!(&literal.lit, Lit::Str(text) if !text.value().is_empty()))
 }

@@ -5,7 +5,7 @@ use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Ident, Signature, Token, Visibility, token};
+use syn::{Attribute, Ident, Safety, Signature, Token, Visibility, token};
 
 use super::errors::Errors;
 
@@ -76,10 +76,21 @@ fn reject_other_items(input: ParseStream<'_>) -> syn::Result<()> {
             || ahead.peek(Token![fn]));
     let others = ["struct", "enum", "union", "trait", "impl", "mod", "use", "static", "type", "macro_rules"];
     if is_constant || others.iter().any(|other| word == other) {
-        let message = format!("`#[idempotent]` must be on an `async fn`, not on a `{word}`; put it on each handler");
+        let article = if word == "enum" || word == "impl" { "an" } else { "a" };
+        let message =
+            format!("`#[idempotent]` must be on an `async fn`, not on {article} `{word}`; put it on each handler");
         return Err(syn::Error::new(word.span(), message));
     }
     Ok(())
+}
+
+/// Removes from the signature what the compiler would reject a second time.
+pub(super) fn make_acceptable(signature: &mut Signature) {
+    signature.constness = None;
+    signature.safety = Safety::Default;
+    signature.abi = None;
+    signature.variadic = None;
+    signature.asyncness = Some(signature.asyncness.unwrap_or_default());
 }
 
 /// The function as it was written, with the given attributes.

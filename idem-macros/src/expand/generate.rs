@@ -11,26 +11,24 @@ use syn::{Attribute, Expr, FnArg, Meta, Pat, ReturnType, Signature};
 
 use super::arguments::{self, Argument, Arguments, Parameter, Unit};
 use super::attributes::Attributes;
+use super::body::Seen;
 use super::checks;
 use super::expression;
 use super::function::{self, Function};
 use super::settings::{Isolation, Key, Scope, Settings};
 use super::spans::Place;
 
-pub(super) fn generate(
-    function: &Function,
-    attributes: &Attributes,
-    arguments: &Arguments,
-    settings: &Settings,
-) -> TokenStream {
-    Plan { function, attributes, arguments, settings }.generate()
-}
-
-struct Plan<'a> {
-    function: &'a Function,
-    attributes: &'a Attributes,
-    arguments: &'a Arguments,
-    settings: &'a Settings,
+/// All that is known of the function.
+pub(super) struct Plan<'a> {
+    pub(super) function: &'a Function,
+    pub(super) attributes: &'a Attributes,
+    pub(super) arguments: &'a Arguments,
+    pub(super) settings: &'a Settings,
+    pub(super) seen: &'a Seen,
+    /// Nothing in its type says that the result cannot be stored.
+    pub(super) has_storable_result: bool,
+    /// It is not fit to be a handler: what is generated is never called, but shows the compiler what else is wrong.
+    pub(super) is_nested: bool,
 }
 
 /// An argument in the generated function.
@@ -41,26 +39,51 @@ struct Outer<'a> {
 }
 
 impl Plan<'_> {
-    fn generate(&self) -> TokenStream {
+    pub(super) fn generate(&self) -> TokenStream {
         let outer_attributes = &self.attributes.outer;
         let visibility = &self.function.visibility;
+        let debugged = self.debugged();
+        let mut handler = quote!(#(#outer_attributes)* #visibility);
+        handler.extend(self.handler());
+        handler.extend(debugged);
+        handler
+    }
+
+    /// The generated function without attributes and visibility.
+    pub(super) fn handler(&self) -> TokenStream {
         let name = &self.function.signature.ident;
         let outers = self.outers();
         let parameters = self.parameters(&outers);
         let output = self.output();
         let inner = self.inner();
-        let checks = checks::of_types(self.arguments, self.settings);
         let bindings = self.bindings(&outers);
         let chain = self.chain(&outers);
         // From the user's own first token to the user's own braces, so that the compiler takes it for the user's function
         // and reports, for one thing, a handler that nobody routes.
-        let Signature { asyncness, fn_token, .. } = &self.function.signature;
-        let mut body = Group::new(Delimiter::Brace, quote!(#inner #checks #bindings #chain));
+        let Signature { fn_token, .. } = &self.function.signature;
+        let asyncness = self.function.signature.asyncness.unwrap_or_default();
+        let pools = checks::of_pools(self.arguments, self.settings, self.seen);
+        let mut body = Group::new(Delimiter::Brace, quote!(#inner #pools #bindings #chain));
         body.set_span(self.function.body.span());
-        quote! {
-            #(#outer_attributes)*
-            #visibility #asyncness #fn_token #name(#(#parameters),*) #output #body
-        }
+        quote!(#asyncness #fn_token #name(#(#parameters),*) #output #body)
+    }
+
+    /// `#[debug_handler]` looks at the extractors about which the runtime knows nothing, and sees none of the generated ones.
+    fn debugged(&self) -> Option<TokenStream> {
+        let debug_handler = self.attributes.debug_handler.as_ref()?;
+        let name = &self.function.signature.ident;
+        let runtime = &self.settings.runtime;
+        let unknown = self.arguments.rest().filter(|argument| !checks::is_known(argument));
+        let parameters = unknown.map(|Argument { conditions, ty, .. }| quote!(#(#conditions)* _: #ty));
+        Some(quote! {
+            const _: () = {
+                #[allow(dead_code, clippy::unused_async)]
+                #debug_handler
+                async fn #name(#(#parameters),*) -> #runtime::__private::Response {
+                    ::core::unreachable!()
+                }
+            };
+        })
     }
 
     fn outers(&self) -> Vec<Outer<'_>> {
@@ -72,7 +95,7 @@ impl Plan<'_> {
     /// The user's function. An argument that only the attribute uses is used.
     fn inner(&self) -> TokenStream {
         let used = self.used_names();
-        let mut signature = self.function.signature.clone();
+        let mut signature = self.signature();
         for input in &mut signature.inputs {
             if let FnArg::Typed(argument) = input
                 && (binds_any(&argument.pat, &used) || arguments::is_idempotency(&argument.ty))
@@ -80,7 +103,11 @@ impl Plan<'_> {
                 argument.attrs.push(syn::parse_quote!(#[allow(unused_variables)]));
             }
         }
-        let body = self.function.body.to_token_stream();
+        let body = if self.seen.is_reported_again {
+            quote!({ ::core::unimplemented!() })
+        } else {
+            self.function.body.to_token_stream()
+        };
         let inner = function::written(&self.attributes.inner, &signature, &body);
         // It must be async, whatever a lint says.
         let awaits = expression::names(body).contains("await");
@@ -88,7 +115,50 @@ impl Plan<'_> {
         quote!(#allowed #inner)
     }
 
+    /// The user's signature; in a function that is wrong, without what is reported.
+    fn signature(&self) -> Signature {
+        let mut signature = self.function.signature.clone();
+        if !self.is_nested {
+            return signature;
+        }
+        function::make_acceptable(&mut signature);
+        let runtime = &self.settings.runtime;
+        let arguments = signature.inputs.iter_mut().filter_map(|input| match input {
+            FnArg::Typed(argument) => Some(argument),
+            FnArg::Receiver(_) => None,
+        });
+        for (argument, parameter) in arguments.zip(&self.arguments.parameters) {
+            let Parameter::Unit(parameter) = parameter else { continue };
+            argument.attrs.clear();
+            if !parameter.is_right {
+                *argument.ty = match parameter.unit {
+                    Unit::Transaction => syn::parse_quote!(&mut #runtime::Tx),
+                    Unit::Operation => syn::parse_quote!(&mut #runtime::Operation),
+                };
+            }
+        }
+        signature
+    }
+
+    /// The types of `tx` and `op` that are reported, so that their names are used.
+    pub(super) fn units_as_written(&self) -> TokenStream {
+        let arguments = self.function.signature.inputs.iter().filter_map(|input| match input {
+            FnArg::Typed(argument) => Some(&argument.ty),
+            FnArg::Receiver(_) => None,
+        });
+        let arguments = arguments.zip(&self.arguments.parameters);
+        let wrong = arguments.filter_map(|(ty, parameter)| match parameter {
+            Parameter::Unit(parameter) if !parameter.is_right => Some(quote! {
+                #[allow(dead_code)]
+                const _: () = { fn as_written(_: #ty) {} };
+            }),
+            _ => None,
+        });
+        wrong.collect()
+    }
+
     fn parameters(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
+        let outers: Vec<&Outer<'_>> = outers.iter().filter(|outer| !outer.argument.is_broken).collect();
         if self.arguments.is_plain_function {
             let parameters = outers
                 .iter()
@@ -97,13 +167,19 @@ impl Plan<'_> {
         }
         let runtime = &self.settings.runtime;
         let call = call_name();
-        let mut parameters = vec![quote!(#call: #runtime::__private::Call)];
+        let extractor = if self.settings.idempotency.is_some() {
+            quote!(#runtime::attribute::IdempotencyFromArguments)
+        } else {
+            quote!(#runtime::attribute::IdempotencyFromState)
+        };
+        let checks = checks::of_state(self.settings).map(|checks| quote!(<#checks>));
+        let mut parameters = vec![quote!(#call: #extractor #checks)];
         for (position, outer) in outers.iter().enumerate() {
             self.push_extractor(outer, &outers[position + 1..], &mut parameters);
         }
         if self.needs_body() && outers.iter().all(|outer| !outer.argument.conditions.is_empty()) {
-            let condition = (!outers.is_empty()).then(|| any_of(outers)).map(|any| quote!(#[cfg(not(#any))]));
-            let wrapped = self.fingerprinted(&quote!(()), &quote!(()));
+            let condition = (!outers.is_empty()).then(|| any_of(&outers)).map(|any| quote!(#[cfg(not(#any))]));
+            let wrapped = self.fingerprinted(&quote!(()), &quote!(()), None);
             parameters.push(quote!(#condition #wrapped));
         }
         parameters
@@ -111,33 +187,42 @@ impl Plan<'_> {
 
     /// The last extractor is wrapped, because the fingerprint needs the body. If which one is the last depends on a
     /// `cfg`, each that could be is there in both forms.
-    fn push_extractor(&self, outer: &Outer<'_>, later: &[Outer<'_>], parameters: &mut Vec<TokenStream>) {
-        let Outer { argument: Argument { conditions, ty, .. }, name } = outer;
+    fn push_extractor(&self, outer: &Outer<'_>, later: &[&Outer<'_>], parameters: &mut Vec<TokenStream>) {
+        let Outer { argument: argument @ Argument { conditions, ty, .. }, name } = outer;
         let sure_later = later.iter().any(|outer| outer.argument.conditions.is_empty());
+        let arguments: Vec<&Argument> = later.iter().map(|outer| outer.argument).collect();
+        let checks = checks::of_extractor(argument, &arguments, self.settings);
+        let checks = checks.map(|checks| quote!(, #checks));
+        let runtime = &self.settings.runtime;
+        let wrapper = if later.is_empty() { quote!(CheckedLast) } else { quote!(Checked) };
+        let plain = match &checks {
+            Some(checks) => quote!(#runtime::attribute::#wrapper(#name): #runtime::attribute::#wrapper<#ty #checks>),
+            None => quote!(#name: #ty),
+        };
         if !self.needs_body() || sure_later {
-            parameters.push(quote!(#(#conditions)* #name: #ty));
+            parameters.push(quote!(#(#conditions)* #plain));
             return;
         }
-        let wrapped = self.fingerprinted(&name.to_token_stream(), &ty.to_token_stream());
+        let wrapped = self.fingerprinted(&name.to_token_stream(), &ty.to_token_stream(), checks);
         if later.is_empty() {
             parameters.push(quote!(#(#conditions)* #wrapped));
         } else {
             let any_later = any_of(later);
             let this = all_of(conditions);
-            let (plain, last) = match &this {
+            let (before, last) = match &this {
                 None => (quote!(#any_later), quote!(not(#any_later))),
                 Some(this) => (quote!(all(#this, #any_later)), quote!(all(#this, not(#any_later)))),
             };
-            parameters.push(quote!(#[cfg(#plain)] #name: #ty));
+            parameters.push(quote!(#[cfg(#before)] #plain));
             parameters.push(quote!(#[cfg(#last)] #wrapped));
         }
     }
 
-    fn fingerprinted(&self, name: &TokenStream, ty: &TokenStream) -> TokenStream {
+    fn fingerprinted(&self, name: &TokenStream, ty: &TokenStream, checks: Option<TokenStream>) -> TokenStream {
         let wrapper = &self.settings.runtime;
-        let wrapper = quote!(#wrapper::__private::Fingerprinted);
+        let wrapper = quote!(#wrapper::attribute::WithFingerprint);
         let digest = digest_name();
-        quote!(#wrapper { value: #name, #digest }: #wrapper<#ty>)
+        quote!(#wrapper { value: #name, #digest }: #wrapper<#ty #checks>)
     }
 
     /// For the fingerprint, or to be stored with an operation that somebody else may have to complete.
@@ -166,7 +251,7 @@ impl Plan<'_> {
             expressions.iter().map(|(option, expression)| self.encoded(option, expression)).collect();
         if matches!(self.settings.scope, Scope::Global) {
             names.insert(0, value_name("scope"));
-            values.insert(0, quote!(#runtime::__private::global_scope()));
+            values.insert(0, quote!(#runtime::attribute::global_scope()));
         }
         let (names, values) = match (names.as_slice(), values.as_slice()) {
             ([name], [value]) => (quote!(#name), quote!(#value)),
@@ -186,7 +271,7 @@ impl Plan<'_> {
     }
 
     fn expressions(&self) -> Vec<(&'static str, &Expr)> {
-        let Settings { scope, key, fingerprint, .. } = self.settings;
+        let Settings { scope, key, fingerprint, idempotency, .. } = self.settings;
         let scope = match scope {
             Scope::Expression(scope) => Some(("scope", scope)),
             Scope::Global => None,
@@ -196,7 +281,8 @@ impl Plan<'_> {
             Key::Header | Key::Optional => None,
         };
         let fingerprint = fingerprint.as_ref().map(|fingerprint| ("fingerprint", fingerprint));
-        [scope, key, fingerprint].into_iter().flatten().collect()
+        let idempotency = idempotency.as_ref().map(|idempotency| ("idempotency", idempotency));
+        [scope, key, fingerprint, idempotency].into_iter().flatten().collect()
     }
 
     /// In the expressions.
@@ -208,7 +294,7 @@ impl Plan<'_> {
     fn encoded(&self, option: &str, expression: &Expr) -> TokenStream {
         let runtime = &self.settings.runtime;
         let function = Ident::new(option, Span::call_site());
-        let function = Place::of(expression).begin(quote!(#runtime::__private::#function));
+        let function = Place::of(expression).begin(quote!(#runtime::attribute::#function));
         let reference = expression::by_reference(expression);
         quote!(#function(#reference))
     }
@@ -216,8 +302,12 @@ impl Plan<'_> {
     fn chain(&self, outers: &[Outer<'_>]) -> TokenStream {
         let runtime = &self.settings.runtime;
         let start = if self.arguments.is_plain_function {
-            let idempotency = self.idempotency(outers);
+            let idempotency =
+                self.idempotency(outers).map_or_else(|| quote!(::core::unreachable!()), |name| quote!(#name));
             quote!(#runtime::__private::Call::function(#idempotency))
+        } else if self.settings.idempotency.is_some() {
+            let (call, idempotency) = (call_name(), value_name("idempotency"));
+            quote!(#call.with(#idempotency))
         } else {
             call_name().to_token_stream()
         };
@@ -233,7 +323,11 @@ impl Plan<'_> {
                 .await
         };
         // In one place, the compiler reports a result that cannot be stored once, and not for each call it goes through.
-        if self.arguments.is_plain_function { self.at_output().begin(chain) } else { chain }
+        if self.arguments.is_plain_function {
+            self.at_output().begin(quote!(#runtime::attribute::returned(#chain)))
+        } else {
+            chain
+        }
     }
 
     fn chain_options(&self) -> TokenStream {
@@ -286,7 +380,7 @@ impl Plan<'_> {
             };
             return quote! {
                 .#method(async move |#unit: &mut #runtime::#ty| {
-                    #runtime::__private::result(#name(#(#arguments),*).await)
+                    #runtime::attribute::result(#name(#(#arguments),*).await)
                 })
             };
         }
@@ -299,8 +393,18 @@ impl Plan<'_> {
         let mut callee = name.clone();
         callee.set_span(Span::call_site());
         let (result, awaited) = (at_output.begin(quote!(#callee)), at_output.end(quote!(.await)));
-        let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
-        let block = at_name.around(Delimiter::Brace, quote!(#convert(#result(#(#arguments),*)#awaited)));
+        let converted = if self.has_storable_result {
+            let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
+            let (returned, conflict) = (value_name("returned"), value_name("conflict"));
+            quote! {
+                let #returned = #result(#(#arguments),*)#awaited;
+                let #conflict = #runtime::lost_conflict!(#returned);
+                #runtime::attribute::answer(#convert(#returned), #conflict)
+            }
+        } else {
+            quote!(#result(#(#arguments),*)#awaited; ::core::unreachable!())
+        };
+        let block = at_name.around(Delimiter::Brace, converted);
         let future = at_name.begin(quote!(async move));
         let pinned = at_name.around(Delimiter::Parenthesis, quote!(#future #block));
         let pin = at_name.begin(quote!(#runtime::__private::Box::pin));
@@ -315,15 +419,19 @@ impl Plan<'_> {
     }
 
     fn call_arguments(&self, outers: &[Outer<'_>]) -> Vec<TokenStream> {
-        let unit = unit_name(self.arguments.unit);
+        let mut unit = Some(unit_name(self.arguments.unit).to_token_stream());
         let mut outers_left = outers.iter();
         let mut arguments = Vec::new();
+        // Nothing calls a function that is wrong, so anything will do for what is reported.
+        let nothing = quote!(::core::unreachable!());
         for parameter in &self.arguments.parameters {
-            if matches!(parameter, Parameter::Unit(_)) {
-                arguments.push(unit.to_token_stream());
+            if let Parameter::Unit(parameter) = parameter {
+                let unit = unit.take_if(|_| parameter.unit == self.arguments.unit);
+                arguments.push(unit.unwrap_or_else(|| nothing.clone()));
             } else if let Some(Outer { argument, name }) = outers_left.next() {
                 let conditions = &argument.conditions;
-                arguments.push(quote!(#(#conditions)* #name));
+                let value = if argument.is_broken { nothing.clone() } else { name.to_token_stream() };
+                arguments.push(quote!(#(#conditions)* #value));
             }
         }
         arguments
@@ -333,7 +441,7 @@ impl Plan<'_> {
         let mut parameters =
             self.arguments.parameters.iter().filter(|parameter| !matches!(parameter, Parameter::Unit(_)));
         let position = parameters.position(|parameter| matches!(parameter, Parameter::Idempotency(_)))?;
-        outers.get(position).map(|outer| outer.name.clone())
+        outers.get(position).filter(|outer| !outer.argument.is_broken).map(|outer| outer.name.clone())
     }
 }
 
@@ -376,7 +484,7 @@ fn unit_name(unit: Unit) -> Ident {
 }
 
 /// The condition under which at least one of the arguments is there.
-fn any_of(outers: &[Outer<'_>]) -> TokenStream {
+fn any_of(outers: &[&Outer<'_>]) -> TokenStream {
     let each: Vec<_> = outers.iter().filter_map(|outer| all_of(&outer.argument.conditions)).collect();
     match each.as_slice() {
         [one] => one.clone(),

@@ -18,17 +18,20 @@ mod options;
 mod settings;
 mod signature;
 mod spans;
-mod sql;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod types;
+mod values;
 
 use proc_macro2::TokenStream;
 
 use arguments::{Arguments, Unit};
 use attributes::Attributes;
+use body::Allowed;
 use errors::Errors;
 use function::Function;
+use generate::Plan;
 use options::Options;
 use settings::{Form, Settings};
 
@@ -40,41 +43,37 @@ pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
         tokens.extend(item);
         return tokens;
     };
-    let mut expansion = Expansion { function: &function, drop_body: false, errors: &errors };
-    let attributes = Attributes::sort(function.attributes.clone(), &errors);
-    let generated = expansion.expand(attribute, &attributes);
-    let drop_body = expansion.drop_body;
-    let is_valid = errors.is_empty();
+    let generated = expand_function(attribute, &function, &errors);
     let mut tokens = errors.into_tokens();
-    match generated {
-        Some(generated) if is_valid => tokens.extend(generated),
-        _ => tokens.extend(fallback::fallback(&function, &attributes, drop_body)),
-    }
+    tokens.extend(generated);
     tokens
 }
 
-struct Expansion<'a> {
-    function: &'a Function,
-    /// The body makes an error that is already reported.
-    drop_body: bool,
-    errors: &'a Errors,
-}
-
-impl Expansion<'_> {
-    /// `None` if there is too little to generate from; whether there was a mistake, only the errors tell.
-    fn expand(&mut self, attribute: TokenStream, attributes: &Attributes) -> Option<TokenStream> {
-        let (function, errors) = (self.function, self.errors);
-        signature::check(&function.signature, errors);
-        let options = Options::parse(attribute.clone(), errors);
-        let arguments = Arguments::read(function, options.mentions("allow"), errors);
-        let form =
-            Form { is_plain_function: arguments.is_plain_function, is_multi_step: arguments.unit == Unit::Operation };
-        checks::of_result(&function.signature, form.is_plain_function, errors);
-        checks::of_order(&arguments, errors);
-        self.drop_body = body::check(&function.body, &arguments, errors);
-        expression::check(&options, &arguments, errors);
-        let settings = Settings::validate(options, &form, &attribute, errors)?;
-        let attributes = attributes.with_state(&settings, &arguments, errors);
-        Some(generate::generate(function, &attributes, &arguments, &settings))
+fn expand_function(attribute: TokenStream, function: &Function, errors: &Errors) -> TokenStream {
+    let attributes = Attributes::sort(function.attributes.clone(), errors);
+    signature::check(function, &attribute, errors);
+    let options = Options::parse(attribute.clone(), errors);
+    let allowed = Allowed { pool: options.allows("pool"), unused_tx: options.allows("unused_tx") };
+    let looks_called = expression::looks_called(&options);
+    let arguments = Arguments::read(function, arguments::Hints { allow_pool: allowed.pool, looks_called }, errors);
+    let form =
+        Form { is_plain_function: arguments.is_plain_function, is_multi_step: arguments.unit == Unit::Operation };
+    let result = checks::of_result(&function.signature, form.is_plain_function, errors);
+    checks::of_order(&arguments, errors);
+    let seen = body::check(&function.body, &arguments, &allowed, errors);
+    if let Some(allow) = &options.allow_pool {
+        checks::of_allowed_pool(allow, function, &arguments, &seen.pools, errors);
     }
+    let wrong = expression::check(&options, &arguments, errors);
+    let settings = Settings::validate(options, &form, &wrong, &attribute, errors);
+    let plan = Plan {
+        function,
+        attributes: &attributes,
+        arguments: &arguments,
+        settings: &settings,
+        seen: &seen,
+        has_storable_result: result,
+        is_nested: errors.are_blocking(),
+    };
+    if errors.are_blocking() { fallback::fallback(&plan) } else { plan.generate() }
 }

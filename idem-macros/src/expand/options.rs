@@ -5,10 +5,11 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, Path, Token, Type};
+use syn::{Expr, Ident, Lit, Path, Token, Type, token};
 
 use super::errors::Errors;
 use super::nearest::nearest;
+use super::tokens;
 
 /// Every option, with an example of its use.
 const KNOWN: &[(&str, &str)] = &[
@@ -21,6 +22,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("isolation", "isolation = \"serializable\""),
     ("fingerprint", "fingerprint = order.total"),
     ("state", "state = AppState"),
+    ("idempotency", "idempotency = state.idempotency"),
     ("allow", "allow(pool)"),
     ("crate", "crate = ::idem_runtime"),
 ];
@@ -42,7 +44,9 @@ pub(super) struct Options {
     pub(super) isolation: Option<Written<Expr>>,
     pub(super) fingerprint: Option<Written<Expr>>,
     pub(super) state: Option<Written<Type>>,
-    pub(super) allow: Option<Written<Ident>>,
+    pub(super) idempotency: Option<Written<Expr>>,
+    pub(super) allow_pool: Option<Ident>,
+    pub(super) allow_unused_tx: Option<Ident>,
     pub(super) runtime: Option<Written<Path>>,
     /// The names of all options that were there, read or not: what could not be read is not missing too.
     mentioned: Vec<String>,
@@ -83,8 +87,7 @@ impl Options {
         };
         self.mentioned.push(text.clone());
         if text == "allow" {
-            let value = parse_allow(input, &name, example)?;
-            set(&mut self.allow, name, value, errors);
+            self.parse_allow(input, &name, example, errors)?;
         } else {
             parse_equals(input, &name, example)?;
             self.parse_value(input, name, &text, errors)?;
@@ -122,12 +125,71 @@ impl Options {
             "failures" => &mut self.failures,
             "lease" => &mut self.lease,
             "isolation" => &mut self.isolation,
+            "idempotency" => &mut self.idempotency,
             _ => &mut self.fingerprint,
         };
-        let value = input.parse()?;
+        let value = if TEXTS.contains(&text) && !input.peek(Lit) && !input.peek(token::Group) {
+            // Not an expression, but the words that should stand in quotes.
+            Expr::Verbatim(words(input)?)
+        } else {
+            input.parse()?
+        };
         set(slot, name, value, errors);
         Ok(())
     }
+
+    fn parse_allow(&mut self, input: ParseStream<'_>, name: &Ident, example: &str, errors: &Errors) -> syn::Result<()> {
+        if !input.peek(token::Paren) {
+            let message = format_args!("option `{name}` must name what it allows; use `{example}`");
+            return Err(syn::Error::new(name.span(), message));
+        }
+        let content;
+        syn::parenthesized!(content in input);
+        if content.is_empty() {
+            return Err(syn::Error::new(name.span(), not_allowed("nothing")));
+        }
+        let allowed: TokenStream = content.parse()?;
+        for allowed in tokens::split(allowed) {
+            let word = syn::parse2::<Ident>(allowed.clone()).ok();
+            let slot = match word.as_ref().map(ToString::to_string).as_deref() {
+                Some("pool") => &mut self.allow_pool,
+                Some("unused_tx") => &mut self.allow_unused_tx,
+                _ => {
+                    // Whatever it was meant to allow is not reported too.
+                    self.mentioned.extend(["pool", "unused_tx"].map(|known| format!("allow({known})")));
+                    errors.beside(&allowed, not_allowed(&format!("`{allowed}`")));
+                    continue;
+                }
+            };
+            if slot.is_some() {
+                errors.beside(&allowed, format_args!("`{allowed}` must be allowed once; remove one of the two"));
+            }
+            *slot = word;
+        }
+        Ok(())
+    }
+
+    /// Whether something is allowed, or might have been meant to be.
+    pub(super) fn allows(&self, what: &str) -> bool {
+        let slot = if what == "pool" { &self.allow_pool } else { &self.allow_unused_tx };
+        slot.is_some() || self.mentions(&format!("allow({what})"))
+    }
+}
+
+/// Options whose value is a text.
+const TEXTS: &[&str] = &["ttl", "in_flight", "failures", "lease", "isolation"];
+
+/// All tokens up to the next comma.
+fn words(input: ParseStream<'_>) -> syn::Result<TokenStream> {
+    let mut words = TokenStream::new();
+    while !input.is_empty() && !input.peek(Token![,]) {
+        words.extend([input.parse::<TokenTree>()?]);
+    }
+    Ok(words)
+}
+
+fn not_allowed(what: &str) -> String {
+    format!("option `allow` must be `allow(pool)` or `allow(unused_tx)`: {what} cannot be allowed")
 }
 
 fn must_be(option: &str, what: &str, example: &str, error: &syn::Error) -> syn::Error {
@@ -136,14 +198,14 @@ fn must_be(option: &str, what: &str, example: &str, error: &syn::Error) -> syn::
 
 fn set<T>(slot: &mut Option<Written<T>>, name: Ident, value: T, errors: &Errors) {
     if slot.is_some() {
-        errors.on(&name, format_args!("option `{name}` must be given once; remove one of the two"));
+        errors.beside(&name, format_args!("option `{name}` must be given once; remove one of the two"));
     } else {
         *slot = Some(Written { name, value });
     }
 }
 
 fn parse_equals(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<()> {
-    if input.peek(syn::token::Paren) {
+    if input.peek(token::Paren) {
         return Err(syn::Error::new(
             name.span(),
             format_args!("option `{name}` must be written with `=`; use `{example}`"),
@@ -164,26 +226,6 @@ fn parse_equals(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Res
     Ok(())
 }
 
-fn parse_allow(input: ParseStream<'_>, name: &Ident, example: &str) -> syn::Result<Ident> {
-    if !input.peek(syn::token::Paren) {
-        return Err(syn::Error::new(
-            name.span(),
-            format_args!("option `{name}` must name what it allows; use `{example}`"),
-        ));
-    }
-    let content;
-    syn::parenthesized!(content in input);
-    let allowed: TokenStream = content.parse()?;
-    match syn::parse2::<Ident>(allowed.clone()) {
-        Ok(allowed) if allowed == "pool" => Ok(allowed),
-        _ => {
-            let message = format!("option `{name}` must be `{example}`: nothing else can be allowed");
-            let tokens = if allowed.is_empty() { name.to_token_stream() } else { allowed };
-            Err(syn::Error::new_spanned(tokens, message))
-        }
-    }
-}
-
 fn unknown(written: &str) -> String {
     match nearest(written, KNOWN.iter().map(|(known, _)| *known)) {
         Some(known) => format!("unknown option `{written}`; use `{known}`"),
@@ -197,7 +239,7 @@ fn listed() -> String {
 }
 
 fn starts_option(input: ParseStream<'_>) -> bool {
-    let follows = input.peek2(Token![=]) || input.peek2(syn::token::Paren) || input.peek2(Token![,]);
+    let follows = input.peek2(Token![=]) || input.peek2(token::Paren) || input.peek2(Token![,]);
     input.peek(Ident::peek_any) && follows
 }
 

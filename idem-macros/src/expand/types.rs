@@ -46,12 +46,27 @@ pub(super) fn shown(ty: &Type) -> String {
     text
 }
 
-/// The name of a Postgres pool anywhere in the type.
+/// Types that are pools whatever they are made of.
+const POOLS: &[&str] =
+    &["PgPool", "AnyPool", "MySqlPool", "SqlitePool", "DatabaseConnection", "DbPool", "PgConnectionPool"];
+
+/// What a payload is, not what the application holds.
+const PAYLOADS: &[&str] = &["Json", "Form", "Query", "Path", "Multipart"];
+
+/// The name of a pool anywhere in the type.
 pub(super) fn pool(ty: &Type) -> Option<Ident> {
+    // A type of the application may be called `Pool`; nobody's pool is an extractor by itself.
+    let is_bare = matches!(peel(ty), Type::Path(path) if path.path.get_ident().is_some_and(|name| name == "Pool"));
+    if is_bare || name(ty).is_some_and(|name| PAYLOADS.contains(&name.as_str())) {
+        return None;
+    }
     let mut names = Vec::new();
     collect_names(ty.to_token_stream(), &mut names);
-    let of_postgres = names.iter().any(|name| name == "Postgres");
-    names.into_iter().find(|name| name == "PgPool" || name == "AnyPool" || name == "Pool" && of_postgres)
+    let is_of_something_else = names.iter().any(|name| {
+        let name = name.to_string().to_lowercase();
+        ["redis", "lapin", "amqp", "memcache", "smtp", "thread", "worker"].iter().any(|other| name.contains(other))
+    });
+    names.into_iter().find(|name| POOLS.iter().any(|pool| name == pool) || name == "Pool" && !is_of_something_else)
 }
 
 fn collect_names(tokens: TokenStream, names: &mut Vec<Ident>) {

@@ -15,19 +15,21 @@ async fn on_payment(
     let (scope, key) = {
         let payment = &arg1;
         (
-            ::idem_runtime::__private::scope(&"payments"),
-            ::idem_runtime::__private::key(&payment.id),
+            ::idem_runtime::attribute::scope(&"payments"),
+            ::idem_runtime::attribute::key(&payment.id),
         )
     };
-    ::idem_runtime::__private::Call::function(arg0)
-        .handler(
-            ::core::concat!(::core::module_path!(), "::on_payment"),
-            ::core::time::Duration::from_secs(604_800),
-        )
-        .scope(scope)
-        .key(key)
-        .call_transaction(async move |tx: &mut ::idem_runtime::Tx| {
-            ::idem_runtime::__private::result(on_payment(arg0, tx, arg1).await)
-        })
-        .await
+    ::idem_runtime::attribute::returned(
+        ::idem_runtime::__private::Call::function(arg0)
+            .handler(
+                ::core::concat!(::core::module_path!(), "::on_payment"),
+                ::core::time::Duration::from_secs(604_800),
+            )
+            .scope(scope)
+            .key(key)
+            .call_transaction(async move |tx: &mut ::idem_runtime::Tx| {
+                ::idem_runtime::attribute::result(on_payment(arg0, tx, arg1).await)
+            })
+            .await,
+    )
 }

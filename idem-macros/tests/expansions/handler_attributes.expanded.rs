@@ -3,15 +3,32 @@
 #[allow(clippy::needless_pass_by_value)]
 #[cfg(feature = "orders")]
 #[cfg_attr(docsrs, doc(cfg(feature = "orders")))]
-#[axum::debug_handler(state = AppState)]
 pub(crate) async fn create_order(
-    call: ::idem_runtime::__private::Call,
-    ::idem_runtime::__private::Fingerprinted {
+    call: ::idem_runtime::attribute::IdempotencyFromState<
+        {
+            let _: fn() = || {
+                ::idem_runtime::attribute::state::<AppState>();
+            };
+            true
+        },
+    >,
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg0,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<Tenant>,
+    }: ::idem_runtime::attribute::WithFingerprint<
+        Tenant,
+        {
+            let _: fn() = || {
+                ::idem_runtime::attribute::extractor_of_the_request::<
+                    Tenant,
+                    AppState,
+                    _,
+                >();
+            };
+            true
+        },
+    >,
 ) -> ::idem_runtime::__private::Response {
-    #[allow(clippy::unused_async)]
     #[tracing::instrument(skip_all)]
     async fn create_order(
         #[allow(unused_variables)]
@@ -21,20 +38,20 @@ pub(crate) async fn create_order(
     where
         Tenant: Send,
     {
-        StatusCode::CREATED
+        save(tx).await
     }
     const _: fn() = || {
-        ::idem_runtime::__private::check::state::<AppState>();
-        ::idem_runtime::__private::check::extractor_of_the_request::<
-            Tenant,
-            AppState,
-            _,
-        >();
+        use ::idem_runtime::attribute::Unknown as _;
+        let _ = |value: Tenant| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
     };
     #[allow(unused_variables)]
     let scope = {
         let tenant = &arg0;
-        ::idem_runtime::__private::scope(&tenant.id)
+        ::idem_runtime::attribute::scope(&tenant.id)
     };
     call.handler(
             ::core::concat!(::core::module_path!(), "::create_order"),
@@ -43,9 +60,19 @@ pub(crate) async fn create_order(
         .scope(scope)
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                create_order(arg0, tx).await,
+            let returned = create_order(arg0, tx).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await
 }
+const _: () = {
+    #[allow(dead_code, clippy::unused_async)]
+    #[axum::debug_handler]
+    async fn create_order(_: Tenant) -> ::idem_runtime::__private::Response {
+        ::core::unreachable!()
+    }
+};

@@ -10,5 +10,5 @@ pub(crate) async fn create_order(tenant: Tenant, tx: &mut Tx) -> StatusCode
 where
     Tenant: Send,
 {
-    StatusCode::CREATED
+    save(tx).await
 }

@@ -5,5 +5,5 @@ async fn create_order(
     tx: &mut Tx,
     Json(new): Json<NewOrder>,
 ) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }

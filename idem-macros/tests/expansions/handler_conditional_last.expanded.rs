@@ -1,19 +1,27 @@
 async fn create_order(
-    call: ::idem_runtime::__private::Call,
+    call: ::idem_runtime::attribute::IdempotencyFromState,
     #[cfg(feature = "json")]
     arg0: Tenant,
     #[cfg(not(feature = "json"))]
-    ::idem_runtime::__private::Fingerprinted {
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg0,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<Tenant>,
+    }: ::idem_runtime::attribute::WithFingerprint<Tenant>,
     #[cfg(feature = "json")]
-    ::idem_runtime::__private::Fingerprinted {
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg1,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<Json<NewOrder>>,
+    }: ::idem_runtime::attribute::WithFingerprint<
+        Json<NewOrder>,
+        {
+            let _: fn() = || {
+                use ::idem_runtime::attribute::Unknown as _;
+                ::idem_runtime::attribute::Extractor::<Json<NewOrder>>::last();
+            };
+            true
+        },
+    >,
 ) -> ::idem_runtime::__private::Response {
-    #[allow(clippy::unused_async)]
     async fn create_order(
         #[allow(unused_variables)]
         tenant: Tenant,
@@ -21,17 +29,20 @@ async fn create_order(
         #[cfg(feature = "json")]
         Json(new): Json<NewOrder>,
     ) -> StatusCode {
-        StatusCode::CREATED
+        save(tx).await
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::Unknown as _;
-        #[cfg(feature = "json")]
-        ::idem_runtime::__private::check::Extractor::<Json<NewOrder>>::last();
+        use ::idem_runtime::attribute::Unknown as _;
+        let _ = |value: Tenant| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
     };
     #[allow(unused_variables)]
     let scope = {
         let tenant = &arg0;
-        ::idem_runtime::__private::scope(&tenant.id)
+        ::idem_runtime::attribute::scope(&tenant.id)
     };
     call.handler(
             ::core::concat!(::core::module_path!(), "::create_order"),
@@ -40,8 +51,11 @@ async fn create_order(
         .scope(scope)
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                create_order(arg0, tx, #[cfg(feature = "json")] arg1).await,
+            let returned = create_order(arg0, tx, #[cfg(feature = "json")] arg1).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -4,5 +4,5 @@ async fn create_order(
     tx: &mut Tx,
     #[cfg(feature = "json")] Json(new): Json<NewOrder>,
 ) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }

@@ -1,10 +1,47 @@
 async fn on_event(
-    call: once::__private::Call,
-    arg0: Tenant,
-    arg1: State<PgPool>,
-    arg2: Json<Event>,
+    call: once::attribute::IdempotencyFromState<
+        {
+            let _: fn() = || {
+                once::attribute::state::<AppState>();
+            };
+            true
+        },
+    >,
+    once::attribute::Checked(
+        arg0,
+    ): once::attribute::Checked<
+        Tenant,
+        {
+            let _: fn() = || {
+                once::attribute::extractor_of_parts::<Tenant, AppState>();
+            };
+            true
+        },
+    >,
+    once::attribute::Checked(
+        arg1,
+    ): once::attribute::Checked<
+        State<PgPool>,
+        {
+            let _: fn() = || {
+                once::attribute::part_of_state::<PgPool, AppState>();
+            };
+            true
+        },
+    >,
+    once::attribute::CheckedLast(
+        arg2,
+    ): once::attribute::CheckedLast<
+        Json<Event>,
+        {
+            let _: fn() = || {
+                use once::attribute::Unknown as _;
+                once::attribute::Extractor::<Json<Event>>::last();
+            };
+            true
+        },
+    >,
 ) -> once::__private::Response {
-    #[allow(clippy::unused_async)]
     async fn on_event(
         #[allow(unused_variables)]
         tenant: Tenant,
@@ -13,23 +50,16 @@ async fn on_event(
         #[allow(unused_variables)]
         Json(event): Json<Event>,
     ) -> StatusCode {
-        StatusCode::OK
+        save(tx).await
     }
-    const _: fn() = || {
-        use once::__private::check::Unknown as _;
-        once::__private::check::Extractor::<Json<Event>>::last();
-        once::__private::check::state::<AppState>();
-        once::__private::check::extractor_of_parts::<Tenant, AppState>();
-        once::__private::check::part_of_state::<PgPool, AppState>();
-    };
     #[allow(unused_variables)]
     let (scope, key, fingerprint) = {
         let tenant = &arg0;
         let Json(event) = &arg2;
         (
-            once::__private::scope(&(&tenant.id, &tenant.region)),
-            once::__private::key(&event.id),
-            once::__private::fingerprint(&(&event.kind, &event.id)),
+            once::attribute::scope(&(&tenant.id, &tenant.region)),
+            once::attribute::key(&event.id),
+            once::attribute::fingerprint(&(&event.kind, &event.id)),
         )
     };
     call.handler(
@@ -41,11 +71,14 @@ async fn on_event(
         .fingerprint(fingerprint)
         .wait(::core::time::Duration::from_secs(2))
         .replay_failures()
-        .lease(::core::time::Duration::from_millis(500))
+        .lease(::core::time::Duration::from_secs(90))
         .isolation(once::__private::Isolation::Serializable)
         .transaction(move |tx| once::__private::Box::pin(async move {
-            once::__private::IntoResponse::into_response(
-                on_event(arg0, arg1, tx, arg2).await,
+            let returned = on_event(arg0, arg1, tx, arg2).await;
+            let conflict = once::lost_conflict!(returned);
+            once::attribute::answer(
+                once::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

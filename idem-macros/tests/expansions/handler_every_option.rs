@@ -4,7 +4,7 @@
     key = event.id,
     in_flight = "wait 2s",
     failures = "replay",
-    lease = "500ms",
+    lease = "90s",
     isolation = "serializable",
     fingerprint = (event.kind, event.id),
     state = AppState,
@@ -17,5 +17,5 @@ async fn on_event(
     tx: &mut Tx,
     Json(event): Json<Event>,
 ) -> StatusCode {
-    StatusCode::OK
+    save(tx).await
 }

@@ -1,12 +1,11 @@
 async fn create_order(
-    call: ::idem_runtime::__private::Call,
+    call: ::idem_runtime::attribute::IdempotencyFromState,
     arg0: Tenant,
-    ::idem_runtime::__private::Fingerprinted {
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg1,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<Region>,
+    }: ::idem_runtime::attribute::WithFingerprint<Region>,
 ) -> ::idem_runtime::__private::Response {
-    #[allow(clippy::unused_async)]
     async fn create_order(
         #[allow(unused_variables)]
         tenant: Tenant,
@@ -14,13 +13,26 @@ async fn create_order(
         Region(region): Region,
         tx: &mut Tx,
     ) -> StatusCode {
-        StatusCode::CREATED
+        save(tx).await
     }
+    const _: fn() = || {
+        use ::idem_runtime::attribute::Unknown as _;
+        let _ = |value: Tenant| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
+        let _ = |value: Region| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
+    };
     #[allow(unused_variables)]
     let scope = {
         let tenant = &arg0;
         let Region(region) = &arg1;
-        ::idem_runtime::__private::scope(&format!("{}:{region}", tenant.id))
+        ::idem_runtime::attribute::scope(&format!("{}:{region}", tenant.id))
     };
     call.handler(
             ::core::concat!(::core::module_path!(), "::create_order"),
@@ -30,8 +42,11 @@ async fn create_order(
         .optional_key()
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                create_order(arg0, arg1, tx).await,
+            let returned = create_order(arg0, arg1, tx).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -1,4 +1,4 @@
 #[idempotent(scope = format!("{}:{region}", tenant.id), ttl = "24h", key = optional)]
 async fn create_order(tenant: Tenant, Region(region): Region, tx: &mut Tx) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }

@@ -7,5 +7,5 @@ async fn create_order(
     mut body: Bytes,
 ) -> impl IntoResponse {
     number += 1;
-    StatusCode::CREATED
+    save(tx).await
 }

@@ -1,12 +1,11 @@
 async fn create_order(
-    call: ::idem_runtime::__private::Call,
+    call: ::idem_runtime::attribute::IdempotencyFromState,
     arg0: Tenant,
-    ::idem_runtime::__private::Fingerprinted {
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg1,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<User>,
+    }: ::idem_runtime::attribute::WithFingerprint<User>,
 ) -> ::idem_runtime::__private::Response {
-    #[allow(clippy::unused_async)]
     async fn create_order(
         #[allow(unused_variables)]
         tenant: Tenant,
@@ -14,13 +13,26 @@ async fn create_order(
         user: User,
         tx: &mut Tx,
     ) -> StatusCode {
-        StatusCode::CREATED
+        save(tx).await
     }
+    const _: fn() = || {
+        use ::idem_runtime::attribute::Unknown as _;
+        let _ = |value: Tenant| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
+        let _ = |value: User| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
+    };
     #[allow(unused_variables)]
     let scope = {
         let tenant = &arg0;
         let user = &arg1;
-        ::idem_runtime::__private::scope(&(&tenant.id, &user.name.as_str()))
+        ::idem_runtime::attribute::scope(&(&tenant.id, &user.name.as_str()))
     };
     call.handler(
             ::core::concat!(::core::module_path!(), "::create_order"),
@@ -29,8 +41,11 @@ async fn create_order(
         .scope(scope)
         .request(digest)
         .transaction(move |tx| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                create_order(arg0, arg1, tx).await,
+            let returned = create_order(arg0, arg1, tx).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -1,4 +1,4 @@
 #[idempotent(scope = tennant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }

@@ -1,11 +1,20 @@
 async fn checkout(
-    call: ::idem_runtime::__private::Call,
+    call: ::idem_runtime::attribute::IdempotencyFromState,
     arg0: User,
     arg1: State<Provider>,
-    ::idem_runtime::__private::Fingerprinted {
+    ::idem_runtime::attribute::WithFingerprint {
         value: arg2,
         digest,
-    }: ::idem_runtime::__private::Fingerprinted<Json<Cart>>,
+    }: ::idem_runtime::attribute::WithFingerprint<
+        Json<Cart>,
+        {
+            let _: fn() = || {
+                use ::idem_runtime::attribute::Unknown as _;
+                ::idem_runtime::attribute::Extractor::<Json<Cart>>::last();
+            };
+            true
+        },
+    >,
 ) -> ::idem_runtime::__private::Response {
     async fn checkout(
         #[allow(unused_variables)]
@@ -25,16 +34,22 @@ async fn checkout(
         Ok(Json(Receipt { order, charge }))
     }
     const _: fn() = || {
-        use ::idem_runtime::__private::check::Unknown as _;
-        ::idem_runtime::__private::check::Extractor::<
-            State<Provider>,
-        >::before_the_last();
-        ::idem_runtime::__private::check::Extractor::<Json<Cart>>::last();
+        use ::idem_runtime::attribute::Unknown as _;
+        let _ = |value: User| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
+        let _ = |value: State<Provider>| {
+            ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
+            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
+        };
     };
     #[allow(unused_variables)]
     let scope = {
         let user = &arg0;
-        ::idem_runtime::__private::scope(&user.id)
+        ::idem_runtime::attribute::scope(&user.id)
     };
     call.handler(
             ::core::concat!(::core::module_path!(), "::checkout"),
@@ -43,8 +58,11 @@ async fn checkout(
         .scope(scope)
         .request(digest)
         .operation(move |op| ::idem_runtime::__private::Box::pin(async move {
-            ::idem_runtime::__private::IntoResponse::into_response(
-                checkout(arg0, op, arg1, arg2).await,
+            let returned = checkout(arg0, op, arg1, arg2).await;
+            let conflict = ::idem_runtime::lost_conflict!(returned);
+            ::idem_runtime::attribute::answer(
+                ::idem_runtime::__private::IntoResponse::into_response(returned),
+                conflict,
             )
         }))
         .await

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "axum")]
-pub use body::Fingerprinted;
+pub use body::{CheckedLast, ExtractsLast, WithFingerprint};
 
 /// The first half of a SHA-256 over handler, method, original path and query, and body. A client could only deceive itself with two
 /// requests that share it, and would have to search 2^64 of them; the other half would be stored and read for nothing.

@@ -58,7 +58,7 @@ impl Unit for Tx {
         let ended = match &verdict {
             Verdict::Commit(stored) => {
                 claim.warn_of_unused(&self);
-                self.commit(mark, statements.complete(&claim.outcome(stored, *replaces_expired), mark)).await
+                self.commit_with(mark, statements.complete(&claim.outcome(stored, *replaces_expired), mark)).await
             }
             Verdict::Refuse(stored) => {
                 let refusal = statements.refusal(&claim.outcome(stored, *replaces_expired), claim.lock);

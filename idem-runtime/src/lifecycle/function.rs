@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::claim::{Claim, Entered};
 use super::outcome::StoredResponse;
 use super::unit::{Acquired, Concluded, Held, Unit, Verdict, Worked};
-use crate::__private::Recorded;
+use crate::attribute::{FromError, Recorded};
 use crate::call::Request;
 use crate::error::Error;
 use crate::operation::Operation;
@@ -29,7 +29,7 @@ impl Request {
     pub async fn call_transaction<T, E>(self, function: impl AsyncFnOnce(&mut Tx) -> Result<T, E>) -> Result<T, E>
     where
         T: Recorded,
-        E: From<Error>,
+        E: FromError,
     {
         self.call_unit(function).await
     }
@@ -41,7 +41,7 @@ impl Request {
     pub async fn call_operation<T, E>(self, function: impl AsyncFnOnce(&mut Operation) -> Result<T, E>) -> Result<T, E>
     where
         T: Recorded,
-        E: From<Error>,
+        E: FromError,
     {
         self.call_unit(function).await
     }

@@ -76,6 +76,10 @@ struct Inner<U: Unit> {
 }
 
 /// How far a request for a claim has come.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, and an allocation would be made for every request"
+)]
 pub(crate) enum Acquired<U: Unit> {
     Held(Held<U>),
     Stored(StoredResponse),

@@ -88,7 +88,7 @@ impl Unkeyed {
 
     async fn commit(&self, mut tx: Tx, mark: &Mark) -> Result<(), Error> {
         let statement = self.idempotency.statements().commit(mark);
-        let error = match tx.commit(mark, statement).await {
+        let error = match tx.commit_with(mark, statement).await {
             Ok(()) => {
                 tx.finish();
                 return Ok(());

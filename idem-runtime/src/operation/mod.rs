@@ -9,6 +9,7 @@
 
 mod ending;
 mod lease;
+mod name;
 mod part;
 pub(crate) mod recovery_points;
 mod step;
@@ -16,12 +17,12 @@ mod step;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use tokio::time::sleep;
 
+use crate::attribute::{FromError, Recorded};
 use crate::error::Error;
 use crate::key::IdempotencyKey;
 use crate::lifecycle::claim::Claim;
@@ -32,6 +33,7 @@ use crate::postgres::statements::{Isolation, Steps};
 use crate::postgres::transaction::Tx;
 
 use lease::{Lease, Rest};
+pub use name::StepName;
 use recovery_points::RecoveryPoint;
 pub use step::{Reconciled, Step};
 
@@ -126,13 +128,14 @@ impl Operation {
     /// an outcome after [`Error::Database`] only.
     pub async fn transaction<T, E>(
         &mut self,
-        name: &str,
+        name: impl StepName,
         body: impl AsyncFnOnce(&mut Tx) -> Result<T, E>,
     ) -> Result<T, E>
     where
-        T: Serialize + DeserializeOwned,
-        E: From<Error>,
+        T: Recorded,
+        E: FromError,
     {
+        let name = &*name.recorded();
         if let Some(point) = self.come_by(name)? {
             let Some(result) = self.result_of(&point)? else {
                 // A call to another system was started in this place.
@@ -175,11 +178,15 @@ impl Operation {
     ///
     /// # Errors
     /// When awaited: `call`'s own, and as `E::from` those of [`transaction`](Self::transaction).
-    pub fn step<'a, F, Fut>(&'a mut self, name: &'a str, call: F) -> Step<'a, F>
+    pub fn step<'a, F, Fut, T, E>(&'a mut self, name: impl StepName, call: F) -> Step<'a, T, E>
     where
-        F: FnOnce(IdempotencyKey) -> Fut,
+        F: FnOnce(IdempotencyKey) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        T: Recorded,
+        E: FromError,
     {
-        Step::new(self, name, call)
+        let name = name.recorded().into_owned();
+        Step::new(self, name, Box::new(move |key| Box::pin(call(key))))
     }
 
     /// The next part's recovery point, if an earlier attempt recorded one here.
@@ -317,14 +324,6 @@ impl Operation {
         if !matches!(self.hold, Hold::Leased(_)) {
             self.hold = Hold::Leased(Lease::renew(&self.claim, self.token));
         }
-    }
-
-    /// Records a result: the part is done.
-    async fn finish(&mut self, name: &str, result: &(impl Serialize + DeserializeOwned)) -> Result<(), Error> {
-        let line = recovery_points::finished(name, result).map_err(|error| self.interrupt(error))?;
-        self.record(&line).await?;
-        self.unfinished = None;
-        Ok(())
     }
 
     /// Appends a line outside any transaction.

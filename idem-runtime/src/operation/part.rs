@@ -62,7 +62,7 @@ impl Operation {
             statements.commit_claim(&self.steps(line), &self.new_attempt(&part), mark)
         };
         self.undecided = true;
-        let committed = part.tx.commit(&part.known.mark, statement).await;
+        let committed = part.tx.commit_with(&part.known.mark, statement).await;
         self.undecided = false;
         match committed {
             Ok(()) => {

@@ -95,7 +95,7 @@ impl Tx {
     /// Ends the transaction with `statement`, which checks the mark and commits.
     ///
     /// `statement` ends with `COMMIT AND CHAIN`: on success an empty transaction is open.
-    pub(crate) async fn commit(&mut self, mark: &Mark, statement: sqlx::SqlStr) -> Result<(), NotEnded> {
+    pub(crate) async fn commit_with(&mut self, mark: &Mark, statement: sqlx::SqlStr) -> Result<(), NotEnded> {
         if self.mark() != mark {
             return Err(self.give_up(Escape::Swapped).await);
         }

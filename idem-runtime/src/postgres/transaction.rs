@@ -25,6 +25,9 @@ use crate::key::IdempotencyKey;
 /// `LISTEN`-free SQL of every kind work. It has no `commit` and no `rollback`: the runtime commits with the response
 /// when the handler returns 2xx or 3xx, and rolls back otherwise.
 ///
+/// A helper takes `&mut Tx` or `&mut PgConnection`, which `tx` becomes by itself. One that takes
+/// `&mut Transaction<'_, Postgres>` does not fit: only the runtime ends this transaction.
+///
 /// ```
 /// # use idem_runtime::Tx;
 /// async fn reserve(tx: &mut Tx, product: i64) -> Result<bool, sqlx::Error> {

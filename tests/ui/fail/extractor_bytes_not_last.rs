@@ -9,7 +9,9 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, raw: axum::body::Bytes, Path(id): Path<i64>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

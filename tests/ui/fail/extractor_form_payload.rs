@@ -13,7 +13,9 @@ struct Filter {
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Form(filter): Form<Filter>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(parts: Multipart, tx: &mut Tx, tenant: Tenant) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -13,7 +13,9 @@ struct Filter {
 
 #[idempotent(scope = tenant.id, ttl = "24h", state = AppState)]
 async fn create_order(filter: Filter, tx: &mut Tx, tenant: Tenant) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

@@ -13,7 +13,9 @@ struct Filter {
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(Query(filter): Query<Filter>, tx: &mut Tx, tenant: Tenant) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

@@ -27,7 +27,7 @@ async fn create_order(
     extra_n: Tenant,
     extra_o: Tenant,
 ) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

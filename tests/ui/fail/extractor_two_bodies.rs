@@ -9,7 +9,9 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>, raw: String) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

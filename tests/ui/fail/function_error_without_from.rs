@@ -11,7 +11,7 @@ struct Failure;
 
 #[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
 async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Result<Receipt, Failure> {
-    Ok(Receipt { id: payment.amount })
+    book(tx, payment.amount).await.map_err(|_| Failure)
 }
 
 fn main() {

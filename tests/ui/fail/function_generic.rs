@@ -9,9 +9,9 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order<T: serde::de::DeserializeOwned>(tenant: Tenant, tx: &mut Tx, Json(new): Json<T>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {
-    routed(post(create_order));
+    routed(post(create_order::<NewOrder>));
 }

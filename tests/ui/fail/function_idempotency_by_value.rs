@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
 async fn on_payment(idempotency: Idempotency, tx: &mut Tx, payment: Payment) -> Result<Receipt, ConsumerError> {
-    Ok(Receipt { id: payment.amount })
+    book(tx, payment.amount).await
 }
 
 fn main() {

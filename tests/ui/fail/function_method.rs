@@ -12,7 +12,7 @@ struct Orders;
 impl Orders {
     #[idempotent(scope = tenant.id, ttl = "24h")]
     async fn create_order(&self, tenant: Tenant, tx: &mut Tx) -> StatusCode {
-        StatusCode::CREATED
+        save(tx).await
     }
 }
 

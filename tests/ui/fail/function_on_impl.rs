@@ -12,7 +12,7 @@ struct Orders;
 #[idempotent(scope = tenant.id, ttl = "24h")]
 impl Orders {
     async fn create_order(tenant: Tenant, tx: &mut Tx) -> StatusCode {
-        StatusCode::CREATED
+        save(tx).await
     }
 }
 

@@ -14,7 +14,8 @@ struct Balance {
 
 #[idempotent(scope = "payments", key = payment.id, ttl = "7d")]
 async fn on_payment(idempotency: &Idempotency, tx: &mut Tx, payment: Payment) -> Result<Balance, ConsumerError> {
-    Ok(Balance { amount: payment.amount })
+    let receipt = book(tx, payment.amount).await?;
+    Ok(Balance { amount: receipt.id })
 }
 
 fn main() {

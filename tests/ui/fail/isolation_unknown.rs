@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h", isolation = "snapshot")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -11,7 +11,7 @@ use idem_runtime::Operation;
 
 #[idempotent(scope = tenant.id, ttl = "24h", key = optional)]
 async fn create_order(tenant: Tenant, op: &mut Operation) -> StatusCode {
-    StatusCode::CREATED
+    check_out(op).await
 }
 
 fn main() {

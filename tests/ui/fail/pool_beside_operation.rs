@@ -12,7 +12,7 @@ use sqlx::PgPool;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, op: &mut Operation, State(pool): State<PgPool>) -> StatusCode {
-    StatusCode::CREATED
+    check_out(op).await
 }
 
 fn main() {

@@ -9,9 +9,17 @@ use application::*;
 
 type Database = sqlx::PgPool;
 
-#[idempotent(scope = tenant.id, ttl = "24h")]
-async fn create_order(tenant: Tenant, tx: &mut Tx, State(database): State<Database>) -> StatusCode {
-    StatusCode::CREATED
+#[derive(Clone, FromRef)]
+struct Shop {
+    idempotency: Idempotency,
+    database: Database,
 }
 
-fn main() {}
+#[idempotent(scope = tenant.id, ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, State(database): State<Database>) -> StatusCode {
+    save(tx).await
+}
+
+fn main() {
+    let _: MethodRouter<Shop> = post(create_order);
+}

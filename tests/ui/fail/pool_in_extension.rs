@@ -11,7 +11,7 @@ use sqlx::PgPool;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Extension(pool): Extension<PgPool>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -11,7 +11,7 @@ use axum::body::Body;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<(StatusCode, Body), ApiError> {
-    Ok((StatusCode::CREATED, Body::empty()))
+    Ok((save(tx).await, Body::empty()))
 }
 
 fn main() {

@@ -11,7 +11,9 @@ struct Failure;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<StatusCode, Failure> {
-    Ok(StatusCode::CREATED)
+    Ok(save(tx).await)
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

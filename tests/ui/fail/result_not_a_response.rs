@@ -9,7 +9,10 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Order {
+    let _ = save(tx).await;
     Order { id: 1 }
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

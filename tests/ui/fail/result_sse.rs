@@ -7,13 +7,16 @@ mod application;
 
 use application::*;
 
-use axum::response::Sse;
+use std::convert::Infallible;
 
-struct Events;
+use axum::response::Sse;
+use axum::response::sse::Event;
+use futures_util::stream::Empty;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
-async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Sse<Events> {
-    Sse::new(Events)
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Sse<Empty<Result<Event, Infallible>>> {
+    let _ = save(tx).await;
+    Sse::new(futures_util::stream::empty())
 }
 
 fn main() {

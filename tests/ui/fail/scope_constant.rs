@@ -11,7 +11,7 @@ const SHOP: &str = "orders";
 
 #[idempotent(scope = SHOP, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = "", ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -20,7 +20,7 @@ impl Tenant {
 
 #[idempotent(scope = tenant.into_name(), ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -13,7 +13,9 @@ struct Shop;
 
 #[idempotent(scope = tenant.id, ttl = "24h", state = Shop)]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    let _: Router<()> = Router::new().route("/orders", post(create_order)).with_state(Shop);
+}

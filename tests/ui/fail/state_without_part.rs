@@ -12,7 +12,9 @@ struct Mailer;
 
 #[idempotent(scope = tenant.id, ttl = "24h", state = AppState)]
 async fn create_order(tenant: Tenant, tx: &mut Tx, State(mailer): State<Mailer>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

@@ -11,7 +11,7 @@ use idem_runtime::Operation;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Tx, op: &mut Operation) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -11,7 +11,7 @@ use sqlx::{Postgres, Transaction};
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &mut Transaction<'_, Postgres>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -15,4 +15,6 @@ async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) ->
     StatusCode::CREATED
 }
 
-fn main() {}
+fn main() {
+    routed(post(create_order));
+}

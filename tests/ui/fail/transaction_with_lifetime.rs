@@ -9,7 +9,7 @@ use application::*;
 
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn create_order(tenant: Tenant, tx: &'static mut Tx) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

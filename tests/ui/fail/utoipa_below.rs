@@ -10,7 +10,7 @@ use application::*;
 #[idempotent(scope = tenant.id, ttl = "24h")]
 #[utoipa::path(post, path = "/orders", responses((status = 201)))]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -35,7 +35,8 @@ async fn deprecated(tenant: Tenant, tx: &mut Tx) -> String {
 #[expect(unused_variables)]
 #[idempotent(scope = tenant.id, ttl = "24h")]
 async fn expected(tenant: Tenant, tx: &mut Tx) -> StatusCode {
-    StatusCode::CREATED
+    let unused = 1;
+    save(tx).await
 }
 
 #[allow(dead_code)]
@@ -92,6 +93,35 @@ async fn debugged_with_its_state(
     Ok(tenant.name)
 }
 
+#[derive(Clone, FromRef)]
+struct Shop {
+    idempotency: Idempotency,
+    mailer: Mailer,
+}
+
+#[derive(Clone)]
+struct Mailer;
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+#[axum::debug_handler]
+async fn debugged_with_a_part_of_the_state(
+    tenant: Tenant,
+    State(mailer): State<Mailer>,
+    tx: &mut Tx,
+    Json(new): Json<NewOrder>,
+) -> Result<String, ApiError> {
+    sqlx::query("SELECT 1").bind(new.total).execute(tx).await?;
+    let Mailer = mailer;
+    Ok(tenant.name)
+}
+
+#[idempotent(scope = tenant.id, ttl = "24h")]
+#[cfg_attr(all(), axum::debug_handler)]
+async fn debugged_without_a_state(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> Result<String, ApiError> {
+    sqlx::query("SELECT 1").bind(new.total).execute(tx).await?;
+    Ok(tenant.name)
+}
+
 #[derive(Deserialize, utoipa::ToSchema)]
 struct Described {
     total: i64,
@@ -114,6 +144,8 @@ fn main() {
     routed(post(debugged));
     routed(post(debugged_with_our_state));
     routed(post(debugged_with_its_state));
+    let _: MethodRouter<Shop> = post(debugged_with_a_part_of_the_state);
+    routed(post(debugged_without_a_state));
     routed(post(described));
     let _ = <__path_described as utoipa::Path>::operation();
 }

@@ -58,10 +58,10 @@ impl<S: Sync> FromRequestParts<S> for Owner {
 }
 
 macro_rules! accepted {
-    ($($name:ident: $scope:expr,)*) => {
+    (|$owner:ident| $($name:ident: $scope:expr,)*) => {
         $(
             #[idempotent(scope = $scope, ttl = "24h")]
-            async fn $name(tx: &mut Tx) -> StatusCode {
+            async fn $name($owner: Owner, tx: &mut Tx) -> StatusCode {
                 let _ = sqlx::query("SELECT 1").execute(tx).await;
                 StatusCode::CREATED
             }
@@ -70,8 +70,9 @@ macro_rules! accepted {
 }
 
 accepted! {
-    from_a_function: Uuid::from_u128(7).to_string(),
-    from_a_macro: format!("{}", 1 + 1),
+    |owner|
+    from_a_function: Uuid::from_u128(owner.id.as_u128()).to_string(),
+    from_a_macro: format!("{}", owner.id),
 }
 
 #[idempotent(scope = owner.id, ttl = "24h")]

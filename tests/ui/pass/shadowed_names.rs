@@ -62,7 +62,7 @@ mod handlers {
         () => {};
     }
 
-    #[::idem_runtime::idempotent(scope = (tenant.id, new.number), ttl = "24h", key = new.number, in_flight = "wait 1s")]
+    #[::idem_runtime::idempotent(scope = (tenant.id, new.number), ttl = "24h", key = (new.total), in_flight = "wait 1s")]
     pub async fn create_order(
         tenant: Tenant,
         tx: &mut ::idem_runtime::Tx,

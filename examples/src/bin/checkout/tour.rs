@@ -224,7 +224,7 @@ async fn declined(stage: &mut Stage, world: &World) -> Result<(), Error> {
     let replay = world.client.send(server.address(), &request).await?;
     stage.show_reply(&answer);
     let books = world.books("declined-1", &answer).await?;
-    stage.show_lines("provider", [format!("declined-1:charge .. {} call, {} charges", books.calls, books.charges)]);
+    stage.show_lines("provider", [format!("declined-1 .. {} call, {} charges", books.calls, books.charges)]);
     stage.show_lines(
         "database",
         [format!("stock .. {stock}, reserved {after_crash}, returned {}", self::stock(world).await?)],

@@ -18,6 +18,8 @@ pub(crate) struct Line {
     pub(crate) amount_cents: i64,
     /// What it is about.
     pub(crate) about: String,
+    /// The number under which money was taken.
+    pub(crate) charge: Option<String>,
     #[serde(skip)]
     pub(super) request: Value,
     #[serde(skip)]

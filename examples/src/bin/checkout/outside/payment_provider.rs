@@ -117,6 +117,7 @@ impl Provider {
             }
         };
         line.about = answer["outcome"].as_str().unwrap_or_default().to_owned();
+        line.charge = answer["charge"].as_str().map(str::to_owned);
         line.request = charge.clone();
         line.answer = Some(answer);
         true

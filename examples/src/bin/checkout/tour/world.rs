@@ -1,6 +1,7 @@
 //! The processes of the tour, and what each of them has on its books.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use idem_examples::{Client, Error, Reply, Request, Server, Stage, get, post, until};
@@ -19,6 +20,8 @@ pub(super) struct World {
     pub(super) provider: Server,
     pub(super) mail: Server,
     pub(super) client: Client,
+    /// Whose operation each key at the provider belongs to: a derived key does not show the key that it was derived from.
+    owners: Mutex<BTreeMap<String, String>>,
 }
 
 /// What is on the books for one operation.
@@ -48,7 +51,14 @@ impl World {
         let pool = database.pool();
         sqlx::raw_sql(include_str!("stops.sql")).execute(&pool).await?;
         let (provider, mail) = (Server::companion(outside::PROVIDER).await?, Server::companion(outside::MAIL).await?);
-        Ok(Self { database_url: database.url(), pool, provider, mail, client: stage.client.clone() })
+        Ok(Self {
+            database_url: database.url(),
+            pool,
+            provider,
+            mail,
+            client: stage.client.clone(),
+            owners: Mutex::default(),
+        })
     }
 
     /// A server that leaves abandoned operations to their clients.
@@ -101,11 +111,12 @@ impl World {
     pub(super) async fn books(&self, key: &str, answer: &Reply) -> Result<Books, Error> {
         let order = answer.field("order").as_i64();
         let (provider, mail) = (self.provider_ledger().await?, self.mail_ledger().await?);
-        let of_key = |(derived, _): &(&String, &Line)| derived.split_once(':').is_some_and(|(from, _)| from == key);
-        let lines: Vec<&Line> = provider.iter().filter(of_key).map(|(_, line)| line).collect();
+        let charge = answer.field("charge").as_str().map(str::to_owned);
+        self.own(key, charge.as_deref(), &provider);
+        let lines: Vec<&Line> =
+            provider.iter().filter(|(derived, _)| self.is_of(derived, key)).map(|(_, line)| line).collect();
         let subject = order.map(|order| format!("Your receipt for order {order}")).unwrap_or_default();
         let select = "SELECT status FROM orders WHERE id = $1 OR charge = $2 OR ($1 IS NULL AND status = 'reserved') ORDER BY id";
-        let charge = answer.field("charge").as_str().map(str::to_owned);
         let orders = sqlx::query_scalar(select).bind(order).bind(charge).fetch_all(&self.pool).await?;
         Ok(Books {
             calls: lines.iter().map(|line| line.calls).sum(),
@@ -116,11 +127,25 @@ impl World {
         })
     }
 
+    /// Notes as `key`'s what nobody else's is: the line of its charge, or, while there is no charge, every line.
+    fn own(&self, key: &str, charge: Option<&str>, provider: &BTreeMap<String, Line>) {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        for (derived, line) in provider {
+            if charge.is_none() || line.charge.as_deref() == charge {
+                owners.entry(derived.clone()).or_insert_with(|| key.to_owned());
+            }
+        }
+    }
+
+    fn is_of(&self, derived: &str, key: &str) -> bool {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(derived).is_some_and(|owner| owner == key)
+    }
+
     /// Shows what the provider and the mail service have on their books for one operation.
     pub(super) async fn show_books(&self, stage: &mut Stage, key: &str, answer: &Reply) -> Result<Books, Error> {
         let books = self.books(key, answer).await?;
         for (derived, line) in self.provider_ledger().await? {
-            if derived.split_once(':').is_some_and(|(from, _)| from == key) {
+            if self.is_of(&derived, key) {
                 let (calls, charges) = (times(line.calls, "call"), times(line.effects, "charge"));
                 let amount = format!("{}.{:02}", line.amount_cents / 100, line.amount_cents % 100);
                 stage.show_lines("provider", [format!("{derived} .. {calls}, {charges}, {amount}")]);

@@ -1,4 +1,4 @@
-//! `debug_handler` below, without the state.
+//! A handle that is none.
 
 #![allow(unused_variables)]
 
@@ -7,10 +7,9 @@ mod application;
 
 use application::*;
 
-#[idempotent(scope = tenant.id, ttl = "24h")]
-#[axum::debug_handler]
+#[idempotent(scope = tenant.id, ttl = "24h", idempotency = tenant.name)]
 async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
-    StatusCode::CREATED
+    save(tx).await
 }
 
 fn main() {

@@ -2,13 +2,13 @@
 //! anything when it runs, and nothing of it does run.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use axum::body::Body;
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, RawForm, Request, State};
-use axum::{Extension, Form, Json};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, RawForm, Request};
+use axum::{Form, Json};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use sqlx::PgPool;
 
 use crate::idempotency::Idempotency;
 
@@ -53,12 +53,17 @@ impl<S, T: FromRef<S>> PartOfState<S> for T {}
 )]
 pub trait LeavesTheBody<'a> {}
 
-/// What cannot write outside of the transaction.
+/// What gives no way past the transaction.
 #[diagnostic::on_unimplemented(
-    message = "a pool writes outside of the transaction; use `tx`",
-    label = "remove this argument, or add `allow(pool)` to the attribute if it is for reading or another database"
+    message = "`{Self}` leads to a pool, which writes outside of the transaction; use `tx`",
+    label = "remove this, or add `allow(pool)` to the attribute if the pool is for reading or for another database"
 )]
-pub trait NoPool<'a> {}
+pub trait HoldsNoPool<'a> {}
+
+/// A pool, whatever it is called.
+pub trait Pool {}
+
+impl<DB: sqlx::Database> Pool for sqlx::Pool<DB> {}
 
 /// The state of the option `state`.
 pub fn state<S: HoldsIdempotency>() {}
@@ -84,9 +89,70 @@ pub trait Unknown {
 
     /// The type of an extractor before the last.
     fn before_the_last() {}
+
+    /// A value that is no pool.
+    fn is_no_pool(&self) {}
+
+    /// A value that does not dereference to a pool, as `State<PgPool>` does.
+    fn holds_no_pool(&self) {}
+
+    /// A value that does not dereference to a pool in two steps, as `State<Arc<PgPool>>` does.
+    fn holds_no_wrapped_pool(&self) {}
+
+    /// A value that does not dereference to a pool in three steps.
+    fn holds_no_deeply_wrapped_pool(&self) {}
 }
 
 impl<T> Unknown for Extractor<T> {}
+
+/// The value of an extractor, or what a pattern among the arguments takes out of it.
+#[derive(Debug)]
+pub struct Value<T>(PhantomData<T>);
+
+impl<T> Value<T> {
+    /// The value's type.
+    pub fn of(_: &T) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> Unknown for Value<T> {}
+
+impl<T: Pool> Value<T> {
+    /// There must be no pool.
+    pub fn is_no_pool<'a>(&self)
+    where
+        T: HoldsNoPool<'a>,
+    {
+    }
+}
+
+impl<T: Deref<Target: Pool>> Value<T> {
+    /// There must be no pool.
+    pub fn holds_no_pool<'a>(&self)
+    where
+        T: HoldsNoPool<'a>,
+    {
+    }
+}
+
+impl<T: Deref<Target: Deref<Target: Pool>>> Value<T> {
+    /// There must be no pool.
+    pub fn holds_no_wrapped_pool<'a>(&self)
+    where
+        T: HoldsNoPool<'a>,
+    {
+    }
+}
+
+impl<T: Deref<Target: Deref<Target: Deref<Target: Pool>>>> Value<T> {
+    /// There must be no pool.
+    pub fn holds_no_deeply_wrapped_pool<'a>(&self)
+    where
+        T: HoldsNoPool<'a>,
+    {
+    }
+}
 
 impl<T> Extractor<Form<T>> {
     /// The payload must be readable from the body.
@@ -193,38 +259,6 @@ impl Extractor<String> {
     pub fn before_the_last<'a>()
     where
         String: LeavesTheBody<'a>,
-    {
-    }
-}
-
-impl Extractor<State<PgPool>> {
-    /// There must be no pool.
-    pub fn last<'a>()
-    where
-        PgPool: NoPool<'a>,
-    {
-    }
-
-    /// There must be no pool.
-    pub fn before_the_last<'a>()
-    where
-        PgPool: NoPool<'a>,
-    {
-    }
-}
-
-impl Extractor<Extension<PgPool>> {
-    /// There must be no pool.
-    pub fn last<'a>()
-    where
-        PgPool: NoPool<'a>,
-    {
-    }
-
-    /// There must be no pool.
-    pub fn before_the_last<'a>()
-    where
-        PgPool: NoPool<'a>,
     {
     }
 }

@@ -12,7 +12,7 @@ enum Token {
 }
 
 /// The first transaction command of any statement in `sql`, in upper case, as far as it tells which command it is.
-pub(super) fn transaction_command(sql: &str) -> Option<String> {
+pub(in super::super) fn transaction_command(sql: &str) -> Option<String> {
     statements(sql).iter().find_map(|statement| command(statement))
 }
 

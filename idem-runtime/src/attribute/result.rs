@@ -1,18 +1,6 @@
 //! What a function that is called, and not routed, returns.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-/// What can be stored, and returned to a redelivery.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` must implement `Serialize` and `Deserialize` to be stored and returned to a redelivery",
-    label = "cannot be stored",
-    note = "add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
-)]
-pub trait Recorded: Serialize + DeserializeOwned {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Recorded for T {}
+use super::parts::{FromError, Recorded};
 
 /// What a function that takes `&Idempotency` returns.
 #[diagnostic::on_unimplemented(
@@ -30,14 +18,21 @@ pub trait FunctionResult {
     /// # Errors
     /// The function's.
     fn into_result(self) -> Result<Self::Value, Self::Error>;
+
+    /// The same, back.
+    fn from_result(result: Result<Self::Value, Self::Error>) -> Self;
 }
 
-impl<T, E> FunctionResult for Result<T, E> {
+impl<T: Recorded, E: FromError> FunctionResult for Result<T, E> {
     type Value = T;
     type Error = E;
 
     fn into_result(self) -> Self {
         self
+    }
+
+    fn from_result(result: Self) -> Self {
+        result
     }
 }
 
@@ -47,4 +42,9 @@ impl<T, E> FunctionResult for Result<T, E> {
 /// The function's.
 pub fn result<R: FunctionResult>(result: R) -> Result<R::Value, R::Error> {
     result.into_result()
+}
+
+/// What the function returned, or what an earlier call of it did.
+pub fn returned<R: FunctionResult>(result: Result<R::Value, R::Error>) -> R {
+    R::from_result(result)
 }

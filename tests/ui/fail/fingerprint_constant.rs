@@ -1,0 +1,17 @@
+//! A fingerprint that is the same for all requests.
+
+#![allow(unused_variables)]
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, fingerprint = (), ttl = "24h")]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    save(tx).await
+}
+
+fn main() {
+    routed(post(create_order));
+}

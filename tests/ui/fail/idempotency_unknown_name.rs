@@ -1,0 +1,17 @@
+//! A handle in no argument.
+
+#![allow(unused_variables)]
+
+#[path = "../application.rs"]
+mod application;
+
+use application::*;
+
+#[idempotent(scope = tenant.id, ttl = "24h", idempotency = state.idempotency)]
+async fn create_order(tenant: Tenant, tx: &mut Tx, Json(new): Json<NewOrder>) -> StatusCode {
+    save(tx).await
+}
+
+fn main() {
+    routed(post(create_order));
+}
