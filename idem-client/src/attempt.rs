@@ -10,22 +10,26 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Extensions, StatusCode};
 use http_body::Frame;
-use reqwest::{Body, Request, Response, ResponseBuilderExt as _};
+use reqwest::{Body, Request, Response, ResponseBuilderExt as _, Url};
 use reqwest_middleware::Next;
 use tokio::time::Instant;
 
 use crate::classify::{Answer, Fate};
-use crate::error::Failure;
+use crate::edge::{self, Passage};
+use crate::error::{Error, Failure};
+use crate::layer::Settings;
 use crate::redirect;
+
+/// So much of an answer that is no success is read for its classification, even where nothing is to be buffered.
+const LEAST_FOR_JUDGING: usize = 16 * 1024;
 
 /// What came of an attempt.
 pub(crate) enum Outcome {
-    /// An answer, whatever its status, with its body as far as it is buffered.
-    Answered(Response, Answer),
+    /// An answer, whatever its status, with its body as far as it is buffered. `lost_one` says that a middleware sent the
+    /// request more than once and that one of them was lost.
+    Answered { response: Response, answer: Answer, lost_one: bool },
     /// No whole answer. What was seen of it, if anything was.
     Failed(Failure, Fate, Option<Answer>),
-    /// Another middleware failed; not ours to judge.
-    Foreign(reqwest_middleware::Error),
 }
 
 /// Sends the request once and waits for the answer until `until`.
@@ -34,37 +38,67 @@ pub(crate) async fn send(
     extensions: &mut Extensions,
     next: Next<'_>,
     until: Instant,
-    buffer_limit: usize,
+    settings: &Settings,
 ) -> Outcome {
-    let method = request.method().clone();
+    let (method, url) = (request.method().clone(), request.url().clone());
+    let passage = Passage::default();
+    extensions.insert(passage.clone());
     let mut seen = None;
     let exchange = async {
         let response = next.run(request, extensions).await?;
-        buffer(response, buffer_limit, &mut seen).await.map_err(reqwest_middleware::Error::Reqwest)
+        buffer(response, settings, &mut seen).await.map_err(reqwest_middleware::Error::Reqwest)
     };
     let watched = redirect::watch(&method, exchange);
+    // What did not pass the edge was not sent; without an edge nobody knows.
+    let fate = |otherwise| {
+        let nothing_passed = if settings.has_edge { Fate::NotSent } else { otherwise };
+        passage.fate().unwrap_or(nothing_passed)
+    };
     match tokio::time::timeout_at(until, watched).await {
-        Err(_) => Outcome::Failed(Failure::TimedOut, Fate::Unknown, seen),
-        Ok((Ok((response, answer)), _)) => Outcome::Answered(response, answer),
-        Ok((Err(reqwest_middleware::Error::Reqwest(error)), redirected)) => failed(error, redirected, seen),
-        Ok((Err(foreign), _)) => Outcome::Foreign(foreign),
+        Err(_) => Outcome::Failed(Failure::TimedOut, fate(Fate::Unknown), seen),
+        Ok((Ok((response, answer)), followed)) => {
+            let sent_to = passage.url().unwrap_or(url);
+            if !followed && !method.is_safe() && was_redirected(&sent_to, response.url()) {
+                return Outcome::Failed(Failure::Redirected, Fate::Unknown, Some(answer));
+            }
+            Outcome::Answered { response, answer, lost_one: passage.has_lost_one() }
+        }
+        Ok((Err(reqwest_middleware::Error::Reqwest(error)), redirected)) => {
+            let known = fate(edge::fate_of(&error, redirected));
+            Outcome::Failed(failure(error), known, seen)
+        }
+        Ok((Err(foreign), _)) => match Error::from(foreign) {
+            // A second layer below this one.
+            Error::Refused(refusal) => Outcome::Failed(Failure::Refused(refusal), fate(Fate::NotSent), seen),
+            Error::Other(foreign) => Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen),
+            own @ (Error::GaveUp(_) | Error::Unbuilt { .. }) => {
+                let foreign = reqwest_middleware::Error::middleware(own);
+                Outcome::Failed(Failure::Middleware(foreign), fate(Fate::Unknown), seen)
+            }
+        },
     }
 }
 
-fn failed(error: reqwest::Error, redirected: bool, seen: Option<Answer>) -> Outcome {
+/// Whether the answer comes from elsewhere than where the request went. Answers that a middleware made up have no URL.
+fn was_redirected(sent_to: &Url, answered_by: &Url) -> bool {
+    let place = |url: &Url| {
+        let target = (url.path().to_owned(), url.query().map(str::to_owned));
+        (url.host_str().map(str::to_owned), url.port_or_known_default(), target)
+    };
+    answered_by.host_str() != Some("no.url.provided.local") && place(sent_to) != place(answered_by)
+}
+
+fn failure(error: reqwest::Error) -> Failure {
     // The URL may hold secrets in its query; the errors that are shown name it without.
     let error = error.without_url();
-    let sent = if redirected { Fate::Unknown } else { Fate::NotSent };
-    if error.is_builder() {
-        Outcome::Failed(Failure::Request(error), sent, seen)
-    } else if error.is_redirect() {
-        Outcome::Failed(Failure::Request(error), Fate::Unknown, seen)
+    if error.is_builder() || error.is_redirect() {
+        Failure::Request(error)
     } else if error.is_connect() {
-        Outcome::Failed(Failure::Connect(error), sent, seen)
+        Failure::Connect(error)
     } else if error.is_timeout() {
-        Outcome::Failed(Failure::TimedOut, Fate::Unknown, seen)
+        Failure::TimedOut
     } else {
-        Outcome::Failed(Failure::Broken(error), Fate::Unknown, seen)
+        Failure::Broken(error)
     }
 }
 
@@ -72,12 +106,17 @@ fn failed(error: reqwest::Error, redirected: bool, seen: Option<Answer>) -> Outc
 /// from what was read and then from the connection; one that has no end by nature is left alone.
 async fn buffer(
     mut response: Response,
-    limit: usize,
+    settings: &Settings,
     seen: &mut Option<Answer>,
 ) -> reqwest::Result<(Response, Answer)> {
-    let answer = |body, response: &Response| Answer::new(response.status(), response.headers().clone(), body);
+    let answer = |body: Bytes, response: &Response| {
+        let answer = Answer::new(response.status(), response.headers().clone(), body);
+        answer.marked_by(settings.replay_header.as_ref())
+    };
     *seen = Some(answer(Bytes::new(), &response));
-    if is_endless(&response) || is_longer_than(&response, limit) {
+    let succeeded = response.status().is_success();
+    let limit = if succeeded { settings.buffer_limit } else { settings.buffer_limit.max(LEAST_FOR_JUDGING) };
+    if is_endless(&response) || (succeeded && is_longer_than(&response, limit)) {
         let unread = answer(Bytes::new(), &response);
         return Ok((response, unread));
     }

@@ -4,6 +4,10 @@
 //! breaker opens and requests to that host fail at once, unsent. After a while a single probe goes through: if it is
 //! answered the breaker closes, if not it stays open for another while. One probe, not all waiting requests: a host
 //! that is just coming up must not meet everybody.
+//!
+//! A failure counts only if its attempt was begun after the host's last answer. A batch that starts at once and loses a
+//! fifth of its answers sees twenty time-outs in the same moment, long after others of it were answered: they are a run,
+//! and say nothing about the host now.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,8 +18,8 @@ use tokio::time::Instant;
 use crate::back_off;
 use crate::limits::{SettingError, duration, within};
 
-/// How many hosts with failures are remembered.
-const MOST_HOSTS: usize = 1024;
+/// How many hosts are remembered.
+pub(crate) const MOST_HOSTS: usize = 1024;
 
 /// Whether requests to a host go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ struct Host {
     state: State,
     /// Counts changes of state, so that a straggler from before a change cannot decide about after it.
     generation: u64,
+    /// When the last answer came: failures of attempts that were begun before it are history.
+    answered: Option<Instant>,
     touched: Instant,
 }
 
@@ -64,6 +70,7 @@ pub(crate) struct Permit<'a> {
     breakers: &'a Breakers,
     host: &'a str,
     generation: u64,
+    begun: Instant,
     probe: bool,
     decided: bool,
 }
@@ -77,7 +84,8 @@ impl Breakers {
 
     /// Lets an attempt through, or says how long until it is worth asking again.
     pub(crate) fn admit<'a>(&'a self, host: &'a str) -> Result<Permit<'a>, Duration> {
-        let permit = |generation, probe| Permit { breakers: self, host, generation, probe, decided: false };
+        let begun = Instant::now();
+        let permit = |generation, probe| Permit { breakers: self, host, generation, begun, probe, decided: false };
         self.with_hosts(|hosts| {
             let Some(entry) = hosts.get_mut(host) else { return Ok(permit(0, false)) };
             match entry.state {
@@ -118,7 +126,8 @@ impl Breakers {
                 make_room(hosts);
             }
             let entry = hosts.entry(permit.host.to_owned()).or_insert_with(Host::new);
-            if entry.generation != permit.generation {
+            let refuted = entry.answered.is_some_and(|answered| permit.begun < answered);
+            if entry.generation != permit.generation || (refuted && !permit.probe) {
                 return;
             }
             entry.touched = Instant::now();
@@ -136,10 +145,14 @@ impl Breakers {
 
     fn answered(&self, permit: &Permit<'_>) {
         self.with_hosts(|hosts| {
-            let Some(entry) = hosts.get_mut(permit.host) else { return };
+            if !hosts.contains_key(permit.host) {
+                make_room(hosts);
+            }
+            let entry = hosts.entry(permit.host.to_owned()).or_insert_with(Host::new);
             if entry.generation != permit.generation {
                 return;
             }
+            (entry.answered, entry.touched) = (Some(Instant::now()), Instant::now());
             if permit.probe {
                 tracing::info!(host = permit.host, "the breaker closes");
                 entry.turn(State::Closed { failures: 0 });
@@ -162,7 +175,7 @@ impl Breakers {
 
 impl Host {
     fn new() -> Self {
-        Self { state: State::Closed { failures: 0 }, generation: 0, touched: Instant::now() }
+        Self { state: State::Closed { failures: 0 }, generation: 0, answered: None, touched: Instant::now() }
     }
 
     fn turn(&mut self, state: State) {
@@ -269,6 +282,18 @@ mod tests {
         assert_eq!(breakers.state(HOST), BreakerState::Probing);
         probe.answered();
         assert_eq!(breakers.state(HOST), BreakerState::Closed { failures: 0 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_outs_of_attempts_from_before_the_last_answer_count_for_nothing() {
+        let breakers = breakers();
+        let batch: Vec<_> = (0..20).map(|_| breakers.admit(HOST).unwrap()).collect();
+        tokio::time::advance(Duration::from_millis(50)).await;
+        breakers.admit(HOST).unwrap().answered();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        batch.into_iter().for_each(Permit::failed);
+        assert_eq!(breakers.state(HOST), BreakerState::Closed { failures: 0 });
+        open(&breakers);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,12 +10,16 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::attempt::{self, Outcome};
 use crate::back_off;
-use crate::classify::{self, Answer, Fate, Verdict};
+use crate::body::{PreparedBody, ReplayableBody};
+use crate::budget::Spender;
+use crate::classify::{self, Answer, Fate, Known, Verdict};
 use crate::error::{Error, Failure, GaveUp, KeyProblem, Reason, Refusal};
-use crate::journal::{JournalError, Record};
+use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
 use crate::layer::{ATTEMPT_HEADER, Attempts, Settings, Shared, bare, host_of};
 use crate::limits::{Limits, Overrides};
+use crate::observe::{self, AttemptReport, NextStep};
+use crate::response::Standing;
 use crate::under_way::Sending;
 
 /// Attempt counters of other retry layers and proxies. One of them on a request means that somebody outside retries.
@@ -28,165 +32,237 @@ const FOREIGN_COUNTERS: [&str; 6] = [
     "grpc-previous-rpc-attempts",
 ];
 
-fn request_hash(request: &Request, body: &[u8]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for part in [request.method().as_str().as_bytes(), request.url().as_str().as_bytes(), body] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
-}
+/// The greatest bound of the jitter while an operation is in flight.
+const MOST_IN_FLIGHT: Duration = Duration::from_secs(1);
+
+/// How long the journal's last word may take past the deadline: what it says must be what the caller is told.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// One logical operation on its way: what is fixed before the first attempt, and what the attempts have shown.
 pub(crate) struct Delivery<'a> {
     shared: &'a Shared,
     request: Request,
+    overrides: Overrides,
+    replayable: Option<ReplayableBody>,
+    body: Option<PreparedBody>,
     operation: String,
     key: Option<Key>,
     limits: Limits,
     started: Instant,
     deadline: Instant,
     host: String,
+    spender: Spender<'a>,
+    /// How often it was sent.
     attempts: u32,
+    /// How many of the attempts were answered "in flight": they do not count against the limit.
+    found_in_flight: u32,
     fate: Fate,
-    /// The record that an earlier run left: it may have been carried out, whatever this run sees.
-    pending_before: Option<Record>,
+    /// The record that an earlier run left, or another request: it may have been carried out, whatever this run sees.
+    pending_before: bool,
     last_answer: Option<Answer>,
     last_failure: Option<Failure>,
-    /// There while the operation is on the journal.
-    sending: Option<Sending<'a>>,
+    /// The attempt that was made last, as it is reported.
+    last_attempt: (Duration, Option<StatusCode>, Option<&'static str>),
+    /// There when the operation has a key.
+    sending: Option<Sending>,
+    /// This request's own record, once it is on the journal.
+    record: Option<Record>,
 }
 
 /// What an attempt means for the next one.
 enum Step {
     Done(Response),
     Wait(Duration),
+    WaitInFlight(Duration),
     GiveUp(Reason),
-    Foreign(reqwest_middleware::Error),
 }
 
 impl<'a> Delivery<'a> {
-    /// Everything that can be wrong with a request is found here, before anything is sent.
-    pub(crate) fn prepare(shared: &'a Shared, mut request: Request, extensions: &Extensions) -> Result<Self, Refusal> {
+    /// `key` is what [`settle_key`] found.
+    pub(crate) fn new(shared: &'a Shared, request: Request, key: Option<Key>, extensions: &Extensions) -> Self {
         let overrides = extensions.get::<Overrides>().cloned().unwrap_or_default();
-        let limits = overrides.apply(shared.settings.limits).map_err(Refusal::Setting)?;
-        let key = settle_key(&shared.settings, &mut request, extensions.get::<Key>())?;
-        let repeats = limits.attempts > 1 && classify::may_repeat(request.method(), key.is_some());
-        let journalled = shared.settings.journal.is_some() && key.is_some();
-        if (repeats || journalled) && request.try_clone().is_none() {
-            return Err(Refusal::StreamingBody);
-        }
         if let Some(name) = outer_counter(request.headers()) {
             shared.warn_of_outer(name);
         }
-        let started = Instant::now();
-        let deadline = started + inherited_deadline(shared, request.headers(), limits.deadline);
-        let operation = overrides.operation.or_else(|| key.as_ref()?.operation().map(str::to_owned));
-        Ok(Self {
+        let operation = overrides.operation.clone().or_else(|| key.as_ref()?.operation().map(str::to_owned));
+        let operation = operation.unwrap_or_else(|| format!("{} {}", request.method(), request.url().path()));
+        let sending = key.clone().map(|key| shared.under_way.enter((operation.clone(), key)));
+        let (started, host, limits) = (Instant::now(), host_of(request.url()), shared.settings.limits);
+        Self {
             shared,
-            operation: operation.unwrap_or_else(|| format!("{} {}", request.method(), request.url().path())),
+            overrides,
+            replayable: extensions.get::<ReplayableBody>().cloned(),
+            body: None,
+            operation,
             key,
             limits,
             started,
-            deadline,
-            host: host_of(request.url()),
+            deadline: started + inherited_deadline(shared, request.headers(), limits.deadline),
+            spender: shared.budgets.enter(&host),
+            host,
             request,
             attempts: 0,
+            found_in_flight: 0,
             fate: Fate::NotSent,
-            pending_before: None,
+            pending_before: false,
             last_answer: None,
             last_failure: None,
-            sending: None,
-        })
+            last_attempt: (Duration::ZERO, None, None),
+            sending,
+            record: None,
+        }
     }
 
     pub(crate) async fn run(mut self, extensions: &mut Extensions, next: Next<'_>) -> Result<Response, Error> {
-        self.begin_in_journal().await?;
+        if let Err(refusal) = self.begin().await {
+            return Err(self.refuse(refusal).await);
+        }
         loop {
-            let reason = match self.attempt(extensions, next.clone()).await {
+            let step = self.attempt(extensions, next.clone()).await;
+            let reason = match self.limited(step) {
                 Step::Done(response) => return Ok(response),
-                Step::Foreign(error) => return Err(Error::Other(error)),
                 Step::GiveUp(reason) => reason,
-                Step::Wait(wait) => match self.may_try_again(wait) {
-                    Ok(()) => {
-                        sleep(wait).await;
-                        continue;
-                    }
-                    Err(reason) => reason,
-                },
+                Step::Wait(wait) => {
+                    self.report(NextStep::Retry { wait });
+                    sleep(wait).await;
+                    continue;
+                }
+                Step::WaitInFlight(wait) => {
+                    self.report(NextStep::WaitInFlight { wait });
+                    sleep(wait).await;
+                    continue;
+                }
             };
             return Err(self.give_up(reason).await);
         }
     }
 
+    /// Everything else that can be wrong with a request is found here, before anything is sent.
+    async fn begin(&mut self) -> Result<(), Refusal> {
+        self.limits = self.overrides.apply(self.shared.settings.limits).map_err(Refusal::Setting)?;
+        self.deadline = self.started + inherited_deadline(self.shared, self.request.headers(), self.limits.deadline);
+        if let Some(body) = self.replayable.take() {
+            let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+            let prepared = timeout_at(self.deadline, body.prepare()).await.map_err(late);
+            self.body = Some(prepared.flatten().map_err(Refusal::Body)?);
+        }
+        let repeats = self.limits.attempts > 1 && self.may_repeat();
+        let journalled = self.shared.settings.journal.is_some() && self.key.is_some();
+        if (repeats || journalled) && self.body.is_none() && self.request.try_clone().is_none() {
+            return Err(Refusal::StreamingBody);
+        }
+        self.begin_in_journal().await.map_err(Refusal::Journal)
+    }
+
     async fn attempt(&mut self, extensions: &mut Extensions, next: Next<'_>) -> Step {
+        self.last_attempt = (Duration::ZERO, None, None);
         if Instant::now() >= self.deadline {
             return Step::GiveUp(Reason::DeadlinePassed);
         }
         let host = self.host.clone();
-        let Ok(permit) = self.shared.breakers.admit(&host) else { return Step::GiveUp(Reason::BreakerOpen) };
+        let shared = self.shared;
+        let Ok(permit) = shared.breakers.admit(&host) else { return Step::GiveUp(Reason::BreakerOpen) };
         let full_time = Instant::now() + self.limits.attempt_timeout;
         let until = full_time.min(self.deadline);
-        let request = self.next_request();
+        let request = match self.next_request().await {
+            Ok(request) => request,
+            Err(problem) => {
+                self.last_failure = Some(Failure::Refused(Refusal::Body(problem)));
+                return Step::GiveUp(Reason::Hopeless);
+            }
+        };
         self.attempts += 1;
-        if self.attempts == 1 {
-            self.shared.budget.deposit();
-        }
-        match attempt::send(request, extensions, next, until, self.shared.settings.buffer_limit).await {
-            Outcome::Foreign(error) => Step::Foreign(error),
-            Outcome::Answered(response, answer) => {
-                let in_flight = answer.status == StatusCode::CONFLICT && self.means_in_flight(&answer);
-                match classify::status(answer.status, in_flight) {
-                    Verdict::Retry(_) if answer.status.is_server_error() => permit.failed(),
-                    _ => permit.answered(),
+        let begun = Instant::now();
+        // If the caller goes away in the middle of it, nobody knows.
+        self.set_fate_unknown(true);
+        let outcome = attempt::send(request, extensions, next, until, &shared.settings).await;
+        self.last_attempt.0 = begun.elapsed();
+        match outcome {
+            Outcome::Answered { response, answer, lost_one } => {
+                if lost_one {
+                    self.fate = Fate::Unknown;
                 }
-                self.judge(response, answer, in_flight).await
+                let verdict = self.verdict(&answer);
+                self.last_attempt.1 = Some(answer.status);
+                let failed = matches!(verdict, Verdict::Retry(_));
+                self.spender.ended(!failed);
+                if failed && answer.status.is_server_error() {
+                    permit.failed()
+                } else {
+                    permit.answered()
+                }
+                self.judge(response, answer, verdict).await
             }
             Outcome::Failed(failure, fate, seen) => {
+                self.last_attempt.2 = Some(failure.name());
                 match &failure {
-                    // The request is at fault, or it was given less than an attempt's time: the host is not judged.
-                    Failure::Request(_) => {}
+                    // The request or a middleware is at fault, or it was given less than an attempt's time: the host is
+                    // not judged.
+                    Failure::Request(_) | Failure::Middleware(_) | Failure::Redirected | Failure::Refused(_) => {}
                     Failure::TimedOut if until < full_time => {}
-                    _ => permit.failed(),
+                    Failure::TimedOut | Failure::Connect(_) | Failure::Broken(_) => {
+                        self.spender.ended(false);
+                        permit.failed();
+                    }
                 }
                 self.failed(failure, fate, seen)
             }
         }
     }
 
-    fn means_in_flight(&self, answer: &Answer) -> bool {
-        classify::in_flight(&answer.headers, &answer.body)
-            || self.shared.settings.in_flight.as_ref().is_some_and(|means| means(answer))
+    /// What the answer means. What it says about its key is more certain than a classification that lets it stand.
+    fn verdict(&self, answer: &Answer) -> Verdict {
+        let settings = &self.shared.settings;
+        let verdict = (settings.classify)(answer);
+        if !verdict.is_final() {
+            return verdict;
+        }
+        let own_word = || settings.in_flight.as_ref().is_some_and(|means| means(answer));
+        match classify::about_the_key(answer) {
+            Some(about_the_key) => about_the_key,
+            None if answer.status == StatusCode::CONFLICT && own_word() => Verdict::InFlight,
+            None => verdict,
+        }
     }
 
-    async fn judge(&mut self, mut response: Response, answer: Answer, in_flight: bool) -> Step {
-        match classify::status(answer.status, in_flight) {
+    async fn judge(&mut self, response: Response, answer: Answer, verdict: Verdict) -> Step {
+        let step = match verdict {
+            Verdict::EffectsUnknown => {
+                self.fate = Fate::Unknown;
+                Step::GiveUp(Reason::EffectsUnknown)
+            }
             Verdict::Retry(fate) if self.may_repeat() => {
                 self.fate = self.fate.max(fate);
-                let step = self.wait_for(&answer);
-                self.last_answer = Some(answer);
-                step
+                self.wait_for(&answer, self.jitter())
             }
-            _ => {
-                self.strike_off_if_settled(&answer).await;
-                response.extensions_mut().insert(Attempts(self.attempts));
-                Step::Done(response)
+            Verdict::InFlight if self.may_repeat() => {
+                self.fate = Fate::Unknown;
+                self.found_in_flight += 1;
+                match self.wait_for(&answer, self.jitter_in_flight()) {
+                    Step::Wait(wait) => Step::WaitInFlight(wait.max(back_off::LEAST_ASKED)),
+                    other => other,
+                }
             }
-        }
+            _ => return self.answer(response, &answer, verdict).await,
+        };
+        self.set_fate_unknown(self.fate == Fate::Unknown);
+        self.last_answer = Some(answer);
+        step
     }
 
     fn failed(&mut self, failure: Failure, fate: Fate, seen: Option<Answer>) -> Step {
         self.fate = self.fate.max(fate);
-        let hopeless = matches!(failure, Failure::Request(_));
+        self.set_fate_unknown(self.fate == Fate::Unknown);
+        let reason = match failure {
+            Failure::Request(_) | Failure::Refused(_) => Some(Reason::Hopeless),
+            Failure::Middleware(_) => Some(Reason::Middleware),
+            Failure::Redirected => Some(Reason::Redirected),
+            _ if !self.may_repeat() => Some(Reason::NoKey),
+            _ => None,
+        };
         self.last_failure = Some(failure);
         self.last_answer = seen.or(self.last_answer.take());
-        if hopeless {
-            Step::GiveUp(Reason::Hopeless)
-        } else if !self.may_repeat() {
-            Step::GiveUp(Reason::NoKey)
-        } else {
-            Step::Wait(self.jitter())
-        }
+        reason.map_or_else(|| Step::Wait(self.jitter()), Step::GiveUp)
     }
 
     fn may_repeat(&self) -> bool {
@@ -195,109 +271,187 @@ impl<'a> Delivery<'a> {
 
     /// The wait that the answer asks for, else the jitter. Clients that were told the same second must not come back
     /// in the same millisecond, so the jitter comes on top, never before.
-    fn wait_for(&self, answer: &Answer) -> Step {
+    fn wait_for(&self, answer: &Answer, jitter: Duration) -> Step {
         let Some(asked) = back_off::retry_after(&answer.headers, SystemTime::now()) else {
-            return Step::Wait(self.jitter());
+            return Step::Wait(jitter);
         };
         let left = self.deadline.saturating_duration_since(Instant::now());
         if asked >= left {
             return Step::GiveUp(Reason::RetryAfter(asked));
         }
-        Step::Wait(asked + self.jitter().min((left - asked) / 2))
+        Step::Wait(asked + jitter.min((left - asked) / 2))
     }
 
     fn jitter(&self) -> Duration {
-        back_off::full_jitter(self.limits.base, self.limits.cap, self.attempts)
+        back_off::full_jitter(self.limits.base, self.limits.cap, self.attempts - self.found_in_flight)
     }
 
-    /// The budget comes last: a retry that another limit forbids must not cost it anything.
-    fn may_try_again(&self, wait: Duration) -> Result<(), Reason> {
-        if self.attempts >= self.limits.attempts {
-            return Err(Reason::AttemptsSpent);
+    /// An operation in flight ends at some moment, and nobody is the worse for being asked about it: the bound stays near.
+    fn jitter_in_flight(&self) -> Duration {
+        back_off::full_jitter(self.limits.base, self.limits.cap.min(MOST_IN_FLIGHT), self.found_in_flight)
+    }
+
+    /// Holds the next step against the limits. The budget comes last: a retry that another limit forbids must not cost
+    /// it anything. Waiting for an operation in flight is neither an attempt nor a retry, but a request that may be sent
+    /// once is sent once.
+    fn limited(&self, step: Step) -> Step {
+        let (wait, in_flight) = match step {
+            Step::Wait(wait) => (wait, false),
+            Step::WaitInFlight(wait) => (wait, true),
+            other => return other,
+        };
+        let spent = self.attempts - self.found_in_flight >= self.limits.attempts;
+        if self.limits.attempts == 1 || (spent && !in_flight) {
+            return Step::GiveUp(Reason::AttemptsSpent);
         }
         if wait >= self.deadline.saturating_duration_since(Instant::now()) {
-            return Err(Reason::DeadlinePassed);
+            return Step::GiveUp(Reason::DeadlinePassed);
         }
-        if self.shared.budget.withdraw() { Ok(()) } else { Err(Reason::BudgetSpent) }
+        if in_flight || self.spender.withdraw() { step } else { Step::GiveUp(Reason::BudgetSpent) }
     }
 
     /// The request of the next attempt: the same bytes and the same key, and how long its answer is waited for.
-    fn next_request(&mut self) -> Request {
+    async fn next_request(&mut self) -> std::io::Result<Request> {
         let mut request = match self.request.try_clone() {
             Some(copy) => copy,
-            // A stream that is sent once: `prepare` has seen to it that there is no second attempt.
+            // A stream that is sent once: `begin` has seen to it that there is no second attempt.
             None => {
                 let hollow = Request::new(self.request.method().clone(), self.request.url().clone());
                 std::mem::replace(&mut self.request, hollow)
             }
         };
+        if let Some(body) = &self.body {
+            *request.body_mut() = Some(body.make().await?);
+        }
         request.headers_mut().insert(ATTEMPT_HEADER, HeaderValue::from(self.attempts + 1));
         if let Some(name) = &self.shared.settings.deadline_header {
             let left = self.deadline.saturating_duration_since(Instant::now()).as_millis();
             request.headers_mut().insert(name, HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX)));
         }
-        request
+        Ok(request)
     }
 
-    async fn begin_in_journal(&mut self) -> Result<(), Error> {
-        let (Some(journal), Some(key)) = (&self.shared.settings.journal, &self.key) else { return Ok(()) };
-        let body = self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        let target = self.shared.journal_target(&self.request);
-        let record = Record::new(&self.operation, key.clone(), target.clone(), request_hash(&self.request, body));
-        let sending = self.shared.under_way.enter((key.clone(), target));
+    fn request_hash(&self) -> [u8; 32] {
+        let in_memory = || self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        let body = self.body.as_ref().map_or_else(|| Sha256::digest(in_memory()).into(), |body| body.hash);
+        let url = self.request.url();
+        let target = format!("{}?{}", url.path(), url.query().unwrap_or_default());
+        let mut hash = Sha256::new();
+        for part in [self.request.method().as_str().as_bytes(), target.as_bytes(), &body] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.finalize().into()
+    }
+
+    async fn begin_in_journal(&mut self) -> Result<(), JournalError> {
+        let (Some(journal), Some(sending)) = (&self.shared.settings.journal, &self.sending) else { return Ok(()) };
+        let (operation, key) = sending.id().clone();
+        let record = Record::new(operation, key, self.shared.journal_target(&self.request), self.request_hash());
+        // What comes of it now is news: an earlier strike-off that is still due must not be about it.
+        self.shared.settled().remove(sending.id());
         let begin = async {
             let _gate = sending.gate().await;
             journal.begin(&record).await
         };
         let late = || JournalError::new("the journal took longer than the deadline");
-        let begun = timeout_at(self.deadline, begin).await.unwrap_or_else(|_| Err(late()));
-        self.pending_before = begun.map_err(Refusal::Journal)?;
-        self.sending = Some(sending);
+        match timeout_at(self.deadline, begin).await.unwrap_or_else(|_| Err(late()))? {
+            None => self.record = Some(record),
+            Some(before) => {
+                self.pending_before = true;
+                if before.request_hash != record.request_hash {
+                    let operation = &record.operation;
+                    tracing::warn!(
+                        operation,
+                        "the key is on the journal with another request; one of the two is a mistake"
+                    );
+                }
+            }
+        }
         Ok(())
     }
 
-    async fn strike_off_if_settled(&self, answer: &Answer) {
-        let earlier = if self.pending_before.is_some() { Fate::Unknown } else { self.fate };
-        let mismatch = answer.status == StatusCode::UNPROCESSABLE_ENTITY && self.differs_from_record();
-        if !mismatch && classify::settles(answer.status, Some(earlier)) {
-            self.strike_off(answer.status.is_success()).await;
+    /// Gives the caller an answer, with what it tells about the operation. The journal is made to say the same first.
+    async fn answer(&mut self, mut response: Response, answer: &Answer, verdict: Verdict) -> Step {
+        let earlier = if self.others_unknown() { Fate::Unknown } else { self.fate };
+        let known = match classify::knowledge(answer, verdict, earlier) {
+            Known::Told => {
+                self.strike_off().await;
+                Known::Told
+            }
+            Known::NotDone if self.withdraw().await => Known::NotDone,
+            Known::NotDone | Known::Unknown => Known::Unknown,
+        };
+        if known == Known::Unknown {
+            self.set_fate_unknown(true);
+        }
+        response.extensions_mut().insert(Attempts(self.attempts));
+        response.extensions_mut().insert(Standing { known, is_replay: answer.is_replay() });
+        self.report(NextStep::Answer { settled: known != Known::Unknown });
+        Step::Done(response)
+    }
+
+    /// Whether an earlier run, or another request with the same key, may have done what this one did not.
+    fn others_unknown(&self) -> bool {
+        self.pending_before || self.sending.as_ref().is_some_and(Sending::others_may_have_done_it)
+    }
+
+    fn set_fate_unknown(&mut self, unknown: bool) {
+        if let Some(sending) = &mut self.sending {
+            sending.set_fate_unknown(unknown);
         }
     }
 
-    /// Whether the record that an earlier run left was of another request: then a 422 is about ours, not about it.
-    fn differs_from_record(&self) -> bool {
-        let body = self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        let hash = request_hash(&self.request, body);
-        self.pending_before.as_ref().is_some_and(|record| record.request_hash != hash)
+    fn last_word_until(&self) -> Instant {
+        self.deadline.max(Instant::now() + GRACE)
     }
 
-    /// Strikes the operation off the journal. That it is `done` is true for every request with its key; that this
-    /// request did nothing says nothing about another one that is under way.
+    /// The operation's outcome is known, for every request with its key: nothing is left to reconcile.
     ///
     /// An answer is never withheld because the journal failed: a record too many costs a question.
-    async fn strike_off(&self, done: bool) {
-        let (Some(journal), Some(sending)) = (&self.shared.settings.journal, &self.sending) else { return };
+    async fn strike_off(&mut self) {
+        let until = self.last_word_until();
+        let Some(sending) = &mut self.sending else { return };
+        sending.has_happened();
+        let Some(journal) = &self.shared.settings.journal else { return };
+        let (operation, key) = sending.id();
         let strike_off = async {
             let _gate = sending.gate().await;
-            if done || sending.is_alone() {
-                let (key, target) = sending.id();
-                journal.strike_off(key, target).await?;
-            }
-            Ok::<(), JournalError>(())
+            journal.strike_off(operation, key).await
         };
-        match timeout_at(self.deadline, strike_off).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an answered operation could not be struck off the journal"),
-            Err(_) => tracing::warn!("an answered operation could not be struck off the journal in time"),
+        let late = || JournalError::new("the journal took too long");
+        if let Err(error) = timeout_at(until, strike_off).await.unwrap_or_else(|_| Err(late())) {
+            tracing::warn!(%error, "an answered operation could not be struck off the journal yet");
+            self.shared.strike_off_later(sending.id());
         }
     }
 
-    async fn give_up(self, reason: Reason) -> Error {
-        let pending_before = self.pending_before.is_some();
-        if !pending_before && self.fate != Fate::Unknown {
-            self.strike_off(false).await;
+    /// This request did nothing. Says whether that is true of every request with its key, as far as is known, and then
+    /// takes the record off the journal.
+    async fn withdraw(&mut self) -> bool {
+        let until = self.last_word_until();
+        let Some(sending) = &mut self.sending else { return true };
+        let withdraw = withdraw(sending, self.shared.settings.journal.as_deref(), self.record.as_ref());
+        let late = || JournalError::new("the journal took too long");
+        let alone = timeout_at(until, withdraw).await.unwrap_or_else(|_| Err(late())).unwrap_or_else(|error| {
+            tracing::warn!(%error, "an operation that did not happen could not be struck off the journal");
+            false
+        });
+        sending.set_fate_unknown(!alone);
+        alone
+    }
+
+    async fn give_up(mut self, reason: Reason) -> Error {
+        let mut others_unknown = self.others_unknown();
+        if !others_unknown && self.fate != Fate::Unknown {
+            others_unknown = !self.withdraw().await;
         }
-        tracing::debug!(operation = %self.operation, attempts = self.attempts, %reason, "gave up");
+        let may_have_happened = others_unknown || self.fate == Fate::Unknown;
+        self.set_fate_unknown(may_have_happened);
+        if !may_have_happened && let Some(Failure::Refused(refusal)) = self.last_failure {
+            return Error::Refused(refusal);
+        }
+        self.report(NextStep::GiveUp { reason, may_have_happened });
         Error::GaveUp(Box::new(GaveUp {
             status_url: self.key.as_ref().and_then(|key| self.shared.status_url(self.request.url(), key)),
             url: bare(self.request.url()),
@@ -308,15 +462,109 @@ impl<'a> Delivery<'a> {
             attempts: self.attempts,
             elapsed: self.started.elapsed(),
             fate: self.fate,
-            pending_before,
+            others_unknown,
             last_answer: self.last_answer,
             last_failure: self.last_failure,
         }))
     }
+
+    /// Nothing was sent this time. Whether that means that nothing has happened depends on what is there from before.
+    async fn refuse(mut self, refusal: Refusal) -> Error {
+        let pending = async {
+            match (&self.shared.settings.journal, &self.sending) {
+                (Some(journal), Some(sending)) => {
+                    let (operation, key) = sending.id();
+                    let there = |record: &Record| record.operation == *operation && record.key == *key;
+                    journal.pending().await.map_or(true, |records| records.iter().any(there))
+                }
+                _ => false,
+            }
+        };
+        let pending = timeout_at(self.last_word_until(), pending).await.unwrap_or(true);
+        if !pending && !self.others_unknown() {
+            return Error::Refused(refusal);
+        }
+        self.pending_before = true;
+        self.last_failure = Some(Failure::Refused(refusal));
+        self.give_up(Reason::Refused).await
+    }
+
+    fn report(&self, next: NextStep) {
+        let (took, status, failure) = self.last_attempt;
+        // An operation without a name has that of its path, which may hold the key.
+        let operation = match &self.key {
+            Some(key) if self.operation.contains(key.as_str()) => &self.operation.replace(key.as_str(), "{key}"),
+            _ => &self.operation,
+        };
+        let report = AttemptReport {
+            operation,
+            method: self.request.method(),
+            host: &self.host,
+            number: self.attempts,
+            took,
+            status,
+            failure,
+            next,
+        };
+        observe::report(&report, self.shared.settings.observer.as_ref());
+    }
+}
+
+/// Under the gate nobody comes in between: who comes later finds the record as it is left.
+async fn withdraw(
+    sending: &Sending,
+    journal: Option<&dyn Journal>,
+    record: Option<&Record>,
+) -> Result<bool, JournalError> {
+    let _gate = sending.gate().await;
+    if sending.others_may_have_done_it() {
+        return Ok(false);
+    }
+    match (journal, record) {
+        (Some(journal), Some(record)) => journal.withdraw(record).await,
+        _ => Ok(true),
+    }
+}
+
+/// A request was refused because of its key, or could not be built. Nothing was sent; but of one of the keys that were
+/// meant an earlier request may have been.
+pub(crate) async fn refused_for_its_key(
+    shared: &Shared,
+    request: &Request,
+    given: Option<&Key>,
+    refusal: Refusal,
+) -> Error {
+    let in_header = request.headers().get_all(&shared.settings.key_header).iter();
+    let mut keys: Vec<Key> = in_header.filter_map(|value| Key::from_header(value).ok()).chain(given.cloned()).collect();
+    keys.dedup();
+    for key in keys {
+        if !shared.has_seen(&key).await {
+            continue;
+        }
+        return Error::GaveUp(Box::new(GaveUp {
+            status_url: shared.status_url(request.url(), &key),
+            url: bare(request.url()),
+            method: request.method().clone(),
+            operation: format!("{} {}", request.method(), request.url().path()),
+            key: Some(key),
+            reason: Reason::Refused,
+            attempts: 0,
+            elapsed: Duration::ZERO,
+            fate: Fate::NotSent,
+            others_unknown: true,
+            last_answer: None,
+            last_failure: Some(Failure::Refused(refusal)),
+        }));
+    }
+    Error::Refused(refusal)
 }
 
 /// Finds the key that the caller set, checks it, and puts it on the request; the caller's own is never replaced.
-fn settle_key(settings: &Settings, request: &mut Request, given: Option<&Key>) -> Result<Option<Key>, Refusal> {
+pub(crate) fn settle_key(
+    settings: &Settings,
+    request: &mut Request,
+    given: Option<&Key>,
+) -> Result<Option<Key>, Refusal> {
     let mut lines = request.headers().get_all(&settings.key_header).iter();
     let header = lines.next().map(Key::from_header).transpose();
     let header = header.map_err(|problem| Refusal::Key(KeyProblem::Invalid(problem)))?;
@@ -331,7 +579,8 @@ fn settle_key(settings: &Settings, request: &mut Request, given: Option<&Key>) -
             let needs_one = settings.random_keys && !request.method().is_idempotent();
             let key = given.cloned().or_else(|| needs_one.then(Key::random));
             if let Some(key) = &key {
-                request.headers_mut().insert(&settings.key_header, key.to_header());
+                let value = if settings.quoted_keys { key.to_quoted_header() } else { key.to_header() };
+                request.headers_mut().insert(&settings.key_header, value);
             }
             Ok(key)
         }

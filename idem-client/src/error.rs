@@ -20,13 +20,38 @@ use crate::limits::SettingError;
 pub enum Error {
     /// Attempts were made, or were due, and none of them got a final answer. Says what is known and what to ask.
     GaveUp(Box<GaveUp>),
-    /// Refused before the first attempt: nothing was sent.
+    /// Refused before the first attempt: nothing was sent, and nothing is on the journal from before.
     Refused(Refusal),
-    /// Neither: the request could not be built, or another middleware failed.
+    /// The request could not be built (a header or a body that is none), so nothing was sent.
+    Unbuilt {
+        /// What is wrong with it.
+        error: reqwest::Error,
+        /// An earlier request with its key may have been carried out.
+        may_have_happened: bool,
+    },
+    /// Neither: a middleware above the layer failed.
     Other(reqwest_middleware::Error),
 }
 
 impl Error {
+    /// Whether the operation may have happened. `false` is certain, as far as this client and its journal know: no
+    /// attempt was carried out. `true` means: ask, or send the same request with the same key again; never send it with
+    /// a new key.
+    ///
+    /// It agrees with the journal: an operation with a key of which this is `true` stays on
+    /// [`pending`](crate::Layer::pending), and one of which it is `false` is not on it.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::GaveUp(gave_up) => gave_up.may_have_happened(),
+            Self::Refused(_) => false,
+            Self::Unbuilt { may_have_happened, .. } => *may_have_happened,
+            // A middleware above the layer may fail before and after it.
+            Self::Other(reqwest_middleware::Error::Reqwest(error)) => !error.is_builder(),
+            Self::Other(reqwest_middleware::Error::Middleware(_)) => true,
+        }
+    }
+
     /// The error of giving up, if it is one.
     #[must_use]
     pub fn gave_up(&self) -> Option<&GaveUp> {
@@ -42,6 +67,11 @@ impl fmt::Display for Error {
         match self {
             Self::GaveUp(gave_up) => gave_up.fmt(formatter),
             Self::Refused(refusal) => refusal.fmt(formatter),
+            Self::Unbuilt { error, may_have_happened } => {
+                write!(formatter, "the request could not be built: {error}")?;
+                let earlier = "; an earlier one with its key may have happened";
+                formatter.write_str(if *may_have_happened { earlier } else { "" })
+            }
             Self::Other(error) => error.fmt(formatter),
         }
     }
@@ -52,6 +82,7 @@ impl std::error::Error for Error {
         match self {
             Self::GaveUp(gave_up) => gave_up.source(),
             Self::Refused(refusal) => refusal.source(),
+            Self::Unbuilt { error, .. } => error.source(),
             Self::Other(error) => error.source(),
         }
     }
@@ -88,6 +119,8 @@ impl From<Refusal> for Error {
 pub enum Refusal {
     /// The body is a stream and cannot be sent twice.
     StreamingBody,
+    /// The body could not be read, or made.
+    Body(std::io::Error),
     /// The key header holds no key, or the request has two of them, or another one than the one it was given.
     Key(KeyProblem),
     /// The request's overrides are out of range.
@@ -114,9 +147,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StreamingBody => formatter.write_str(
-                "a body that is sent more than once must be in memory; use bytes or text instead of a stream, or \
-                 `attempts(1)` to send it once",
+                "a body that is sent more than once must be in memory or a `ReplayableBody`; use bytes or text instead of \
+                 a stream, `ReplayableBody::file(…)` for a file, or `attempts(1)` to send it once",
             ),
+            Self::Body(problem) => write!(formatter, "the body could not be read: {problem}"),
             Self::Key(KeyProblem::Invalid(problem)) => problem.fmt(formatter),
             Self::Key(KeyProblem::Repeated) => {
                 formatter.write_str("a request must have one idempotency key; remove the second header line")
@@ -136,6 +170,7 @@ impl std::error::Error for Refusal {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Journal(problem) => problem.source(),
+            Self::Body(problem) => Some(problem),
             _ => None,
         }
     }
@@ -159,6 +194,35 @@ pub enum Reason {
     NoKey,
     /// The failure is one that another attempt would not change.
     Hopeless,
+    /// A middleware below the layer failed.
+    Middleware,
+    /// The server does not know what the operation did (`effects-unknown`), and runs nothing more under this key until a
+    /// person frees it.
+    EffectsUnknown,
+    /// The HTTP client followed a redirect on its own, so that the answer may be that of another request.
+    Redirected,
+    /// This request was refused before it was sent; an earlier one with its key is on the journal.
+    Refused,
+}
+
+impl Reason {
+    /// One word for metrics.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AttemptsSpent => "attempts_spent",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::RetryAfter(_) => "retry_after",
+            Self::BudgetSpent => "budget_spent",
+            Self::BreakerOpen => "breaker_open",
+            Self::NoKey => "no_key",
+            Self::Hopeless => "hopeless",
+            Self::Middleware => "middleware",
+            Self::EffectsUnknown => "effects_unknown",
+            Self::Redirected => "redirected",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -173,6 +237,13 @@ impl fmt::Display for Reason {
             Self::BreakerOpen => formatter.write_str("the host keeps failing and its breaker is open"),
             Self::NoKey => formatter.write_str("without a key it cannot be sent again"),
             Self::Hopeless => formatter.write_str("another attempt would fail the same way"),
+            Self::Middleware => formatter.write_str("a middleware below the retry layer failed"),
+            Self::EffectsUnknown => formatter.write_str("the server does not know what the operation did"),
+            Self::Redirected => formatter.write_str(
+                "the HTTP client followed a redirect by itself, which turns a POST into a GET; it must have \
+                 `redirect_policy()` (or, if a middleware changes the URL, put `NetworkEdge` below it)",
+            ),
+            Self::Refused => formatter.write_str("this request was refused before it was sent"),
         }
     }
 }
@@ -191,7 +262,8 @@ pub struct GaveUp {
     pub(crate) attempts: u32,
     pub(crate) elapsed: Duration,
     pub(crate) fate: Fate,
-    pub(crate) pending_before: bool,
+    /// What an earlier or another request with the key did is not known.
+    pub(crate) others_unknown: bool,
     pub(crate) last_answer: Option<Answer>,
     pub(crate) last_failure: Option<Failure>,
     pub(crate) status_url: Option<Url>,
@@ -230,10 +302,11 @@ impl GaveUp {
     }
 
     /// Whether the operation may have happened. `false` is certain: no attempt was carried out. `true` means: ask,
-    /// or send the same request with the same key again; never send it with a new key.
+    /// or send the same request with the same key again; never send it with a new key. With [`Reason::EffectsUnknown`]
+    /// sending it again does not help either: a person must look.
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
-        self.pending_before || self.fate == Fate::Unknown
+        self.others_unknown || self.fate == Fate::Unknown
     }
 
     /// The last answer that the server gave on any attempt, if it gave one.
@@ -260,6 +333,13 @@ impl GaveUp {
         self.status_url.as_ref()
     }
 
+    fn write_that_a_person_must_look(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(
+            "and sending it again will not tell: a person must look at the server's effects and free the key",
+        )?;
+        self.status_url.as_ref().map_or(Ok(()), |url| write!(formatter, " (`GET {url}`)"))
+    }
+
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.last_failure.as_ref().map(|failure| failure as _)
     }
@@ -274,6 +354,9 @@ impl fmt::Display for GaveUp {
         }
         match self.attempts {
             0 => formatter.write_str(", never sent")?,
+            times if self.fate == Fate::NotSent => {
+                write!(formatter, ", tried {times} times in {:.1?} and never sent", self.elapsed)?;
+            }
             1 => write!(formatter, ", sent at least once in {:.1?}", self.elapsed)?,
             times => write!(formatter, ", sent at least {times} times in {:.1?}", self.elapsed)?,
         }
@@ -286,6 +369,9 @@ impl fmt::Display for GaveUp {
             return formatter.write_str("; it has not happened");
         }
         formatter.write_str("; it may have happened, ")?;
+        if self.reason == Reason::EffectsUnknown {
+            return self.write_that_a_person_must_look(formatter);
+        }
         match (&self.status_url, &self.key) {
             (Some(url), _) => write!(formatter, "ask `GET {url}` or send it again with the same key"),
             (None, Some(_)) => formatter.write_str("ask the server or send it again with the same key"),
@@ -313,6 +399,28 @@ pub enum Failure {
     Broken(reqwest::Error),
     /// The request or its redirects are at fault.
     Request(reqwest::Error),
+    /// A middleware below the layer failed. What it had sent by then is part of
+    /// [`GaveUp::may_have_happened`].
+    Middleware(reqwest_middleware::Error),
+    /// The HTTP client followed a redirect on its own: a POST may have become a GET.
+    Redirected,
+    /// The request was refused before it was sent.
+    Refused(Refusal),
+}
+
+impl Failure {
+    /// One word for events and metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::TimedOut => "timed_out",
+            Self::Connect(_) => "not_connected",
+            Self::Broken(_) => "broken",
+            Self::Request(_) => "request",
+            Self::Middleware(_) => "middleware",
+            Self::Redirected => "redirected",
+            Self::Refused(_) => "refused",
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -322,6 +430,9 @@ impl fmt::Display for Failure {
             Self::Connect(_) => "no connection was made",
             Self::Broken(_) => "the connection broke before the answer was complete",
             Self::Request(_) => "the request could not be sent as it is",
+            Self::Middleware(_) => "a middleware failed",
+            Self::Redirected => "the HTTP client followed a redirect by itself",
+            Self::Refused(refusal) => return refusal.fmt(formatter),
         })
     }
 }
@@ -329,8 +440,10 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::TimedOut => None,
+            Self::TimedOut | Self::Redirected => None,
             Self::Connect(error) | Self::Broken(error) | Self::Request(error) => Some(error),
+            Self::Middleware(error) => Some(error),
+            Self::Refused(refusal) => refusal.source(),
         }
     }
 }

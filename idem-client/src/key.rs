@@ -5,7 +5,10 @@
 //! and [`Key::of`] derives it from what the operation *is*, so that the same order confirmed twice is one operation
 //! even when a crash lies between the two.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::num::{NonZeroI32, NonZeroI64, NonZeroU32, NonZeroU64};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -103,6 +106,12 @@ impl Key {
     pub(crate) fn to_header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.text).expect("visible ASCII is a header value")
     }
+
+    /// As a string of a structured field, which the IETF draft asks for.
+    pub(crate) fn to_quoted_header(&self) -> HeaderValue {
+        let escaped = self.text.replace('\\', "\\\\").replace('"', "\\\"");
+        HeaderValue::from_str(&format!("\"{escaped}\"")).expect("visible ASCII is a header value")
+    }
 }
 
 /// Undoes the two escapes that a string of a structured field may have: `\"` and `\\`.
@@ -169,12 +178,18 @@ impl fmt::Display for InvalidKey {
 
 impl std::error::Error for InvalidKey {}
 
-/// What the identity of an operation may be made of: strings, bytes, integers, booleans, UUIDs, and tuples of them.
+/// What the identity of an operation may be made of: strings, bytes, integers, booleans, UUIDs, dates and times, and
+/// tuples of up to eight of them.
 ///
 /// Each part is written as its length and its bytes, and a tuple in brackets, so `("ab", "c")` and `("a", "bc")`
 /// differ. An integer is written in decimal and a UUID hyphenated in lower case: an identity has one spelling, and
-/// `4711`, `"4711"` and `4711_u64` name the same order. Floats have many spellings and options may be absent, so
-/// neither is an identity.
+/// `4711`, `"4711"` and `4711_u64` name the same order. A date is written `2026-12-01`, and an instant in UTC as in
+/// RFC 3339 with as many digits of a second as it has (0, 3, 6 or 9): `2026-12-01T09:30:00.250Z`, from whichever crate
+/// and zone. Floats have many spellings and options may be absent, so neither is an identity.
+///
+/// Dates and times of `chrono`, `time` and `jiff` are there with the feature of that name, and
+/// [`SystemTime`](std::time::SystemTime) always is. A database may keep fewer digits than the clock gave: derive the key
+/// from what is stored.
 ///
 /// Implement it for a type of your own by writing its parts:
 ///
@@ -194,7 +209,7 @@ impl std::error::Error for InvalidKey {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot identify an operation",
-    label = "must be a string, bytes, an integer, a boolean, a UUID or a tuple of them",
+    label = "must be a string, bytes, an integer, a boolean, a UUID, a date or a tuple of up to eight of them",
     note = "implement `idem_client::KeyPart` for a type of your own; an `Option` or a float is no identity"
 )]
 pub trait KeyPart {
@@ -243,6 +258,30 @@ impl KeyPart for String {
     }
 }
 
+impl<T: KeyPart + ?Sized> KeyPart for Arc<T> {
+    fn write(&self, to: &mut Canonical) {
+        (**self).write(to);
+    }
+}
+
+impl<T: KeyPart + ?Sized> KeyPart for Rc<T> {
+    fn write(&self, to: &mut Canonical) {
+        (**self).write(to);
+    }
+}
+
+impl<T: KeyPart + ?Sized> KeyPart for Box<T> {
+    fn write(&self, to: &mut Canonical) {
+        (**self).write(to);
+    }
+}
+
+impl<T: KeyPart + ToOwned + ?Sized> KeyPart for Cow<'_, T> {
+    fn write(&self, to: &mut Canonical) {
+        (**self).write(to);
+    }
+}
+
 impl KeyPart for [u8] {
     fn write(&self, to: &mut Canonical) {
         to.leaf(self);
@@ -250,6 +289,12 @@ impl KeyPart for [u8] {
 }
 
 impl<const N: usize> KeyPart for [u8; N] {
+    fn write(&self, to: &mut Canonical) {
+        to.leaf(self);
+    }
+}
+
+impl KeyPart for bytes::Bytes {
     fn write(&self, to: &mut Canonical) {
         to.leaf(self);
     }
@@ -271,7 +316,8 @@ macro_rules! displayed_part {
     )*};
 }
 
-displayed_part!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize, bool, Uuid);
+displayed_part!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize, bool, char, Uuid);
+displayed_part!(NonZeroI32, NonZeroI64, NonZeroU32, NonZeroU64);
 
 macro_rules! tuple_part {
     ($($part:ident $position:tt),*) => {
@@ -283,9 +329,14 @@ macro_rules! tuple_part {
     };
 }
 
+tuple_part!(A 0);
 tuple_part!(A 0, B 1);
 tuple_part!(A 0, B 1, C 2);
 tuple_part!(A 0, B 1, C 2, D 3);
+tuple_part!(A 0, B 1, C 2, D 3, E 4);
+tuple_part!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuple_part!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuple_part!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 
 #[cfg(test)]
 mod tests {
@@ -322,6 +373,16 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_an_identity_is_not_part_of_it() {
+        let plain = Key::of("a", &("tenant", 7));
+        assert_eq!(Key::of("a", &(Cow::Borrowed("tenant"), Rc::new(7))), plain);
+        assert_eq!(Key::of("a", &(Arc::<str>::from("tenant"), Box::new(7))), plain);
+        assert_eq!(Key::of("a", &(Cow::<str>::Owned("tenant".into()), NonZeroU64::new(7).unwrap())), plain);
+        let long = Key::of("a", &(1, 2, 3, 4, 5, 6, 7, 8));
+        assert_ne!(long, Key::of("a", &((1, 2, 3, 4), (5, 6, 7, 8))));
+    }
+
+    #[test]
     fn random_keys_do_not_repeat() {
         let keys: HashSet<_> = (0..10_000).map(|_| Key::random()).collect();
         assert_eq!(keys.len(), 10_000);
@@ -342,6 +403,11 @@ mod tests {
         let read = |text: &str| Key::from_header(&HeaderValue::from_str(text).unwrap());
         assert_eq!(read("\"abc\"").unwrap(), read("abc").unwrap());
         assert_eq!(read(r#""a\"b\\""#).unwrap().as_str(), r#"a"b\"#);
+        for text in ["abc", r#"a\b"#, r#"a"b"#, r#""quoted""#, r#"\""#] {
+            let key = Key::new(text).unwrap();
+            assert_eq!(Key::from_header(&key.to_quoted_header()).unwrap(), key, "{text}");
+        }
+        assert_eq!(Key::new(r#"a"\"#).unwrap().to_quoted_header(), r#""a\"\\""#);
         for text in ["\"\"", r#""a\b""#, "\"a\"b\"", ""] {
             assert!(read(text).is_err(), "{text}");
         }

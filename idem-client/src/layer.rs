@@ -1,8 +1,9 @@
 //! The middleware: what a client's requests share, and the way into the stack.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
 use http::Extensions;
@@ -11,14 +12,15 @@ use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Middleware, Next};
 
 use crate::breaker::Breakers;
-use crate::budget::Budget;
-use crate::classify::Answer;
-use crate::delivery::Delivery;
+use crate::budget::Budgets;
+use crate::classify::{Answer, Verdict};
+use crate::delivery::{Delivery, refused_for_its_key, settle_key};
 use crate::error::{Error, Refusal};
 use crate::journal::{Journal, JournalError, Record};
 use crate::key::Key;
 use crate::limits::Limits;
-use crate::under_way::UnderWay;
+use crate::observe::Observer;
+use crate::under_way::{Id, UnderWay};
 use crate::{BreakerState, BudgetState};
 
 /// The attempt's number, sent with every attempt: `1` for the first.
@@ -31,6 +33,9 @@ pub struct Attempts(pub u32);
 /// An application's own way of telling that a 409 means "in flight".
 pub(crate) type InFlightTest = Box<dyn Fn(&Answer) -> bool + Send + Sync>;
 
+/// What an answer means.
+pub(crate) type Classification = Box<dyn Fn(&Answer) -> Verdict + Send + Sync>;
+
 /// The settings that a layer is built with.
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
@@ -40,7 +45,13 @@ pub(crate) struct Settings {
     pub(crate) buffer_limit: usize,
     pub(crate) status_url: Option<String>,
     pub(crate) in_flight: Option<InFlightTest>,
+    pub(crate) classify: Classification,
+    pub(crate) quoted_keys: bool,
+    pub(crate) replay_header: Option<HeaderName>,
+    pub(crate) observer: Option<Observer>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
+    /// The stack ends in a [`NetworkEdge`](crate::NetworkEdge) for certain: what did not pass it was not sent.
+    pub(crate) has_edge: bool,
 }
 
 /// The retry layer for a `reqwest-middleware` stack; [`crate::Client`] is a stack with it on top.
@@ -54,17 +65,29 @@ pub struct Layer {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    pub(crate) budget: Budget,
+    pub(crate) budgets: Budgets,
     pub(crate) breakers: Breakers,
     /// What is being sent right now, so that it is not taken for something to reconcile.
-    pub(crate) under_way: UnderWay,
+    pub(crate) under_way: Arc<UnderWay>,
+    /// What is settled and could not be struck off the journal: it is tried again, and is not pending.
+    settled: Mutex<HashSet<Id>>,
     warned: AtomicBool,
 }
 
+/// How many settled operations wait for the journal at most; what is beyond is asked about needlessly.
+const MOST_SETTLED: usize = 10_000;
+
 impl Layer {
-    pub(crate) fn new(settings: Settings, budget: Budget, breakers: Breakers) -> Self {
-        let shared =
-            Shared { settings, budget, breakers, under_way: UnderWay::default(), warned: AtomicBool::new(false) };
+    pub(crate) fn new(settings: Settings, budgets: Budgets, breakers: Breakers) -> Self {
+        let under_way = Arc::new(UnderWay::default());
+        let shared = Shared {
+            settings,
+            budgets,
+            breakers,
+            under_way,
+            settled: Mutex::default(),
+            warned: AtomicBool::new(false),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -76,9 +99,15 @@ impl Layer {
     /// When the journal cannot be read.
     pub async fn pending(&self) -> Result<Vec<Record>, JournalError> {
         let Some(journal) = &self.shared.settings.journal else { return Ok(Vec::new()) };
+        self.shared.strike_off_the_settled(&**journal).await;
         let mut records = journal.pending().await?;
         let under_way = &self.shared.under_way;
-        records.retain(|record| !under_way.contains(&(record.key.clone(), record.target.clone())));
+        let settled = self.shared.settled();
+        records.retain(|record| {
+            let id = (record.operation.clone(), record.key.clone());
+            !under_way.contains(&id) && !settled.contains(&id)
+        });
+        drop(settled);
         Ok(records)
     }
 
@@ -88,16 +117,28 @@ impl Layer {
     ///
     /// When the journal cannot be written.
     pub async fn strike_off(&self, record: &Record) -> Result<(), JournalError> {
-        match &self.shared.settings.journal {
-            Some(journal) => journal.strike_off(&record.key, &record.target).await,
-            None => Ok(()),
+        if let Some(journal) = &self.shared.settings.journal {
+            journal.strike_off(&record.operation, &record.key).await?;
         }
+        self.shared.under_way.found(&(record.operation.clone(), record.key.clone()));
+        Ok(())
     }
 
-    /// The retry budget, now.
+    /// The retry budget of the host that the URL points to, now.
     #[must_use]
-    pub fn budget(&self) -> BudgetState {
-        self.shared.budget.state()
+    pub fn budget(&self, url: &Url) -> BudgetState {
+        self.shared.budgets.state(&host_of(url))
+    }
+
+    /// The retry budgets of all hosts that were sent to lately, by scheme, host and port.
+    #[must_use]
+    pub fn budgets(&self) -> Vec<(String, BudgetState)> {
+        self.shared.budgets.states()
+    }
+
+    /// See [`Shared::has_seen`].
+    pub(crate) async fn has_seen(&self, key: &Key) -> bool {
+        self.shared.has_seen(key).await
     }
 
     /// The breaker of the host that the URL points to.
@@ -106,7 +147,7 @@ impl Layer {
         self.shared.breakers.state(&host_of(url))
     }
 
-    /// The breakers of all hosts that failed lately, by scheme, host and port.
+    /// The breakers of all hosts that were sent to lately, by scheme, host and port.
     #[must_use]
     pub fn breakers(&self) -> Vec<(String, BreakerState)> {
         self.shared.breakers.states()
@@ -118,7 +159,7 @@ impl fmt::Debug for Layer {
         formatter
             .debug_struct("Layer")
             .field("limits", &self.shared.settings.limits)
-            .field("budget", &self.budget())
+            .field("budgets", &self.budgets())
             .field("breakers", &self.breakers())
             .finish_non_exhaustive()
     }
@@ -145,14 +186,13 @@ impl Middleware for Layer {
             Some(_) => self.shared.warn_of_outer("a middleware above sends the request again"),
             None => {}
         }
-        match Delivery::prepare(&self.shared, request, extensions) {
-            Ok(delivery) => delivery.run(extensions, next).await,
-            Err(refusal) => Err(Error::from(refusal)),
-        }
-        .map_err(|error| match error {
-            Error::Other(foreign) => foreign,
-            own => reqwest_middleware::Error::middleware(own),
-        })
+        let mut request = request;
+        let given = extensions.get::<Key>().cloned();
+        let sent = match settle_key(&self.shared.settings, &mut request, given.as_ref()) {
+            Ok(key) => Delivery::new(&self.shared, request, key, extensions).run(extensions, next).await,
+            Err(refusal) => Err(refused_for_its_key(&self.shared, &request, given.as_ref(), refusal).await),
+        };
+        sent.map_err(reqwest_middleware::Error::middleware)
     }
 }
 
@@ -161,6 +201,38 @@ impl Shared {
     pub(crate) fn warn_of_outer(&self, sign: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(sign, "an outer layer retries too; attempts multiply, leave retrying to one layer");
+        }
+    }
+
+    pub(crate) fn settled(&self) -> MutexGuard<'_, HashSet<Id>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an operation with this key may have happened, as far as this process and the journal know.
+    pub(crate) async fn has_seen(&self, key: &Key) -> bool {
+        if self.under_way.has_seen(key) {
+            return true;
+        }
+        let Some(journal) = &self.settings.journal else { return false };
+        let pending = tokio::time::timeout(self.settings.limits.deadline, journal.pending()).await;
+        !matches!(pending, Ok(Ok(records)) if records.iter().all(|record| record.key != *key))
+    }
+
+    /// Remembers what could not be struck off.
+    pub(crate) fn strike_off_later(&self, id: &Id) {
+        let mut settled = self.settled();
+        if settled.len() < MOST_SETTLED {
+            settled.insert(id.clone());
+        }
+    }
+
+    async fn strike_off_the_settled(&self, journal: &dyn Journal) {
+        let settled: Vec<Id> = self.settled().iter().cloned().collect();
+        for id in settled {
+            if journal.strike_off(&id.0, &id.1).await.is_err() {
+                return;
+            }
+            self.settled().remove(&id);
         }
     }
 

@@ -16,6 +16,10 @@ pub struct Limits {
     pub base: Duration,
     /// The greatest bound of a wait. Default 5 s; at most an hour. `Retry-After` may ask for more.
     pub cap: Duration,
+    /// How long connecting may take, TLS handshake included: past it the request was certainly not sent. Default 1 s; at
+    /// most an hour, and never more than four fifths of `attempt_timeout`. It is the connections', so one request
+    /// cannot change it.
+    pub connect_timeout: Duration,
     /// How long one attempt may take, from connecting to the end of the answer's body. Default 3 s; at most an hour.
     pub attempt_timeout: Duration,
     /// How long all attempts and the waits between them may take together. Default 15 s; at most a day.
@@ -28,6 +32,7 @@ impl Default for Limits {
             attempts: 4,
             base: Duration::from_millis(100),
             cap: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(1),
             attempt_timeout: Duration::from_secs(3),
             deadline: Duration::from_secs(15),
         }
@@ -42,12 +47,20 @@ impl Limits {
         within("attempts", self.attempts, 1, 100)?;
         duration("base", self.base, HOUR)?;
         duration("cap", self.cap, HOUR)?;
+        duration("connect_timeout", self.connect_timeout, HOUR)?;
         duration("attempt_timeout", self.attempt_timeout, HOUR)?;
         duration("deadline", self.deadline, DAY)?;
         if self.base > self.cap {
             return Err(SettingError::new(format!("`base` must be at most `cap`; {:?} > {:?}", self.base, self.cap)));
         }
         Ok(())
+    }
+}
+
+impl Limits {
+    /// Connecting must be over before the attempt is, or it would end as "may have happened".
+    pub(crate) fn time_to_connect(&self) -> Duration {
+        self.connect_timeout.min(self.attempt_timeout * 4 / 5)
     }
 }
 
@@ -132,6 +145,7 @@ impl Overrides {
             attempts: self.attempts.unwrap_or(limits.attempts),
             base,
             cap,
+            connect_timeout: limits.connect_timeout,
             attempt_timeout: self.attempt_timeout.unwrap_or(limits.attempt_timeout),
             deadline: self.deadline.unwrap_or(limits.deadline),
         };
@@ -172,6 +186,8 @@ mod tests {
             Limits { base: Duration::ZERO, ..good },
             Limits { base: Duration::from_secs(6), ..good },
             Limits { cap: Duration::MAX, ..good },
+            Limits { connect_timeout: Duration::ZERO, ..good },
+            Limits { connect_timeout: Duration::MAX, ..good },
             Limits { attempt_timeout: Duration::ZERO, ..good },
             Limits { attempt_timeout: Duration::MAX, ..good },
             Limits { deadline: Duration::ZERO, ..good },

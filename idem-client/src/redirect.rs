@@ -41,6 +41,18 @@ fn decide(attempt: Attempt<'_>) -> Action {
     attempt.follow()
 }
 
+/// Whether a redirect was followed in the attempt that is under way.
+pub(crate) fn was_followed() -> bool {
+    PRESENT.try_with(|present| present.followed.get()).unwrap_or(false)
+}
+
+/// Whether the client follows redirects in a way that is not ours: its policy is a number of redirects, as it is by
+/// default. There is no other way to ask than the client's debug form; what it does not tell is found at run time.
+pub(crate) fn follows_by_itself(client: &reqwest::Client) -> bool {
+    let shown = format!("{client:?}");
+    !["Policy(Custom)", "Policy(None)"].iter().any(|policy| shown.contains(policy))
+}
+
 /// Runs one attempt so that the policy knows its method; says whether a redirect was followed.
 pub(crate) async fn watch<T>(method: &Method, attempt: impl Future<Output = T>) -> (T, bool) {
     let changes_nothing = matches!(*method, Method::GET | Method::HEAD);
@@ -51,4 +63,18 @@ pub(crate) async fn watch<T>(method: &Method, attempt: impl Future<Output = T>) 
             (outcome, PRESENT.with(|present| present.followed.get()))
         })
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_follows_by_itself_is_told_from_one_that_does_not() {
+        let with = |policy| reqwest::Client::builder().redirect(policy).build().unwrap();
+        assert!(follows_by_itself(&reqwest::Client::new()));
+        assert!(follows_by_itself(&with(Policy::limited(3))));
+        assert!(!follows_by_itself(&with(Policy::none())));
+        assert!(!follows_by_itself(&with(redirect_policy())));
+    }
 }

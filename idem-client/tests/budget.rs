@@ -82,9 +82,24 @@ async fn a_dead_server_sees_a_tenth_more_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_on_an_operation_in_flight_gives_nothing_back() {
+async fn waiting_on_an_operation_in_flight_gives_nothing_back_and_takes_nothing() {
     let _machine = MACHINE.lock().await;
-    assert_extra_load_is_bounded(Act::Refuse(answer(409).header("retry-after", "0"))).await;
+    let server = Server::script([Act::Refuse(answer(409).header("retry-after", "0"))]).await;
+    let client = Client::builder().deadline(Duration::from_secs(4)).attempt_timeout(PATIENCE).build().unwrap();
+    let url = server.url("/orders");
+    let sends: Vec<_> = (0..200).map(|id| tokio::spawn(client.post(&url).key(Key::of("order", &id)).send())).collect();
+    let mut attempts = 0;
+    for send in sends {
+        let error = send.await.unwrap().unwrap_err();
+        let gave_up = error.gave_up().unwrap();
+        assert!(matches!(gave_up.reason(), Reason::DeadlinePassed | Reason::RetryAfter(_)), "{error}");
+        assert!(gave_up.may_have_happened(), "{error}");
+        assert!(gave_up.attempts() > 4, "waiting uses no attempts up: {error}");
+        attempts += gave_up.attempts();
+    }
+    assert_eq!(client.budget(&reqwest::Url::parse(&url).unwrap()).retries, 0);
+    // The waits double from a tenth of a second: in four seconds nobody asks more than about ten times.
+    assert!(attempts <= 12 * 200, "{attempts} attempts");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +123,7 @@ async fn a_spent_budget_stays_spent_after_successes() {
     for id in 0..3 {
         assert_eq!(send(id).await.unwrap().status(), 201);
     }
-    assert_eq!(client.budget().left, 0);
+    assert_eq!(client.budget(&reqwest::Url::parse(&server.base).unwrap()).left, 0);
     let error = send(3).await.unwrap_err();
     assert_eq!(error.gave_up().unwrap().reason(), Reason::BudgetSpent);
     assert!(error.gave_up().unwrap().may_have_happened());

@@ -1,5 +1,12 @@
 //! The journal in Postgres.
 
+#[allow(dead_code, reason = "shared with the tests that use the rest of it")]
+#[path = "it/support.rs"]
+mod support;
+#[allow(dead_code, reason = "shared with the tests that use the rest of it")]
+#[path = "it/world.rs"]
+mod world;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,9 +33,9 @@ async fn what_was_begun_and_not_struck_off_is_pending() {
     for id in 0..4 {
         assert_eq!(first_run.begin(&record(id)).await.unwrap(), None);
     }
-    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
-    first_run.strike_off(&record(1).key, &record(1).target).await.unwrap();
-    first_run.strike_off(&record(2).key, "POST http://other.example/orders").await.unwrap();
+    first_run.strike_off("order-confirm", &record(1).key).await.unwrap();
+    first_run.strike_off("order-confirm", &record(1).key).await.unwrap();
+    first_run.strike_off("another-operation", &record(2).key).await.unwrap();
 
     let second_run = journal(&database).await;
     let pending = second_run.pending().await.unwrap();
@@ -68,6 +75,43 @@ async fn of_many_that_begin_at_once_one_is_first() {
 }
 
 #[tokio::test]
+async fn a_sender_withdraws_its_own_record_and_only_while_it_is_alone() {
+    let database = TestDatabase::create().await.unwrap();
+    let journal = journal(&database).await;
+    let (first, second, third) = (record(1), record(1), record(1));
+    assert!(journal.begin(&first).await.unwrap().is_none());
+    assert!(journal.begin(&second).await.unwrap().is_some());
+    assert!(!journal.withdraw(&first).await.unwrap(), "the second one's outcome may be another");
+    assert!(!journal.withdraw(&second).await.unwrap(), "it is not its own");
+    journal.strike_off("order-confirm", &first.key).await.unwrap();
+    assert!(journal.begin(&third).await.unwrap().is_none());
+    assert!(!journal.withdraw(&first).await.unwrap(), "the record is the third one's now");
+    assert_eq!(journal.pending().await.unwrap().len(), 1);
+    assert!(journal.withdraw(&third).await.unwrap());
+    assert_eq!(journal.pending().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn what_nobody_waited_for_was_never_begun() {
+    let database = TestDatabase::create().await.unwrap();
+    let journal = journal(&database).await;
+    // Another one holds the row's place, so that the caller has time to go away.
+    let mut holder = database.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE idem_client_journal IN EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    let abandoned = record(1);
+    let begin = tokio::time::timeout(Duration::from_millis(200), journal.begin(&abandoned));
+    assert!(begin.await.is_err(), "it waits for the lock");
+    holder.rollback().await.unwrap();
+    // The record is written now, and withdrawn.
+    let withdrawn = "SELECT count(*) FROM pg_stat_activity
+        WHERE state = 'idle' AND query LIKE '%DELETE FROM idem_client_journal%begun_by%' AND query NOT LIKE '%LIKE%'";
+    while sqlx::query_scalar::<_, i64>(withdrawn).fetch_one(&database.pool()).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(journal.pending().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn the_client_leaves_a_lost_answer_on_record_and_an_answered_one_not() {
     let database = TestDatabase::create().await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,4 +131,12 @@ async fn the_client_leaves_a_lost_answer_on_record_and_an_answered_one_not() {
     assert_eq!(send().await.unwrap().status(), 201);
     assert_eq!(client.pending().await.unwrap(), []);
     server.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_the_truth_whatever_becomes_of_the_attempts() {
+    let database = TestDatabase::create().await.unwrap();
+    let keeping = world::Keeping::Postgres(journal(&database).await);
+    let sample = world::all_of(1).chain(world::all_of(2)).chain(world::some_of(3, 100)).chain(world::some_of(4, 100));
+    world::run_all(keeping, sample).await;
 }

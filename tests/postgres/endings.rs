@@ -50,6 +50,8 @@ enum Act {
     CopiedSetting,
     PrepareTransaction,
     Swapped,
+    /// The pieces of the cell, one statement each.
+    Sequence,
 }
 
 use Act::*;
@@ -174,6 +176,8 @@ struct Cell {
     act: Act,
     way: Way,
     ending: Ending,
+    #[serde(default)]
+    pieces: Vec<String>,
 }
 
 async fn helper(connection: &mut PgConnection, sql: &str) -> sqlx::Result<()> {
@@ -208,6 +212,9 @@ async fn work(tx: &mut Tx, cell: &Cell) {
     run(tx, *way, &write).await.expect("the first write");
     if let Some(sql) = act.sql() {
         let _ = run(tx, *way, &sql.replace("{cell}", name)).await;
+    }
+    for piece in &cell.pieces {
+        let _ = run(tx, *way, &piece.replace("{cell}", name)).await;
     }
     match act {
         SwallowedErrorThenSavepoint => {
@@ -557,7 +564,7 @@ async fn every_cell(unit: Unit) {
                     continue;
                 }
                 cells += 1;
-                let cell = Cell { name: format!("{unit:?}-{cells}"), act, way, ending };
+                let cell = Cell { name: format!("{unit:?}-{cells}"), act, way, ending, pieces: Vec::new() };
                 world.log.take();
                 let mut seen = Vec::new();
                 for _ in 0..3 {
@@ -608,11 +615,109 @@ async fn every_ending_without_a_key_has_a_truthful_answer() {
     every_cell(Unit::Unkeyed).await;
 }
 
+/// What a helper may run, in any order.
+const PIECES: [&str; 11] = [
+    "COMMIT",
+    "BEGIN",
+    "ROLLBACK",
+    "COMMIT AND CHAIN",
+    "ROLLBACK AND CHAIN",
+    "SELECT 1 / 0",
+    "INSERT INTO effects (cell) VALUES ('{cell}')",
+    "SAVEPOINT mine",
+    "ROLLBACK TO SAVEPOINT mine",
+    "RELEASE SAVEPOINT mine",
+    "RESET ALL",
+];
+
+/// What becomes of the claim's transaction under a sequence, as far as the runtime can see it.
+#[derive(Debug, PartialEq)]
+struct Fate {
+    /// The transaction that is open in the end is not the claim's.
+    is_other: bool,
+    /// A statement in it has failed.
+    is_aborted: bool,
+    witnessed: bool,
+}
+
+impl Fate {
+    fn of(pieces: &[String]) -> Self {
+        let (mut open, mut other, mut aborted, mut savepoint, mut witnessed) = (true, false, false, false, false);
+        let mut reset = false;
+        for piece in pieces {
+            match piece.as_str() {
+                "COMMIT" | "ROLLBACK" | "COMMIT AND CHAIN" | "ROLLBACK AND CHAIN" => {
+                    let chains = piece.ends_with("CHAIN");
+                    if chains && !open {
+                        continue;
+                    }
+                    witnessed |= open && !other && !aborted && !reset && piece.starts_with("COMMIT");
+                    (open, other, aborted, savepoint) = (chains, true, false, false);
+                }
+                "BEGIN" if !open => (open, other, aborted, savepoint) = (true, true, false, false),
+                "SELECT 1 / 0" => aborted |= open,
+                "SAVEPOINT mine" => savepoint |= open && !aborted,
+                "ROLLBACK TO SAVEPOINT mine" if savepoint => aborted = false,
+                "ROLLBACK TO SAVEPOINT mine" => aborted |= open,
+                "RELEASE SAVEPOINT mine" if savepoint && !aborted => savepoint = false,
+                "RELEASE SAVEPOINT mine" => aborted |= open,
+                // The witness is gone with it.
+                "RESET ALL" if !aborted => (witnessed, reset) = (false, true),
+                _ => {}
+            }
+        }
+        Self { is_other: open && other, is_aborted: aborted, witnessed }
+    }
+
+    /// What is documented as not seen: a failed transaction that is not the claim's, and no witness of what came before it.
+    fn is_unseen(&self) -> bool {
+        self.is_other && self.is_aborted && !self.witnessed
+    }
+}
+
+#[tokio::test]
+async fn no_sequence_of_statements_repeats_an_effect_or_denies_it() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let cells: usize = std::env::var("CELLS").ok().and_then(|cells| cells.parse().ok()).unwrap_or(250);
+    println!("SEED={seed} CELLS={cells}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let world = World::start().await;
+    for number in 0..cells {
+        let pieces: Vec<String> =
+            (0..random.usize(1..6)).map(|_| random.choice(PIECES).expect("a piece").to_owned()).collect();
+        let unit =
+            random.choice([Unit::Transaction, Unit::FirstPart, Unit::LaterPart, Unit::Function]).expect("a unit");
+        let way = random.choice([Way::Executor, Way::Deref, Way::Connection]).expect("a way");
+        let ending = match unit {
+            Unit::Function => random.choice([Ending::Success, Ending::Err, Ending::Panic, Ending::ClientGone]),
+            _ => random.choice(ENDINGS),
+        };
+        let ending = ending.expect("an ending");
+        if Fate::of(&pieces).is_unseen() {
+            continue;
+        }
+        let cell = Cell { name: format!("sequence-{number}"), act: Sequence, way, ending, pieces };
+        let mut seen = vec![world.attempt(unit, &cell, None).await];
+        let first = world.count("effects", &cell.name).await;
+        for _ in 0..2 {
+            seen.push(world.attempt(unit, &cell, None).await);
+        }
+        let effects = world.count("effects", &cell.name).await;
+        let what = format!("SEED={seed} {unit:?} {cell:?}: {first} effects, then {effects}: {seen:?}");
+        assert!(first == 0 || effects == first, "repeated: {what}");
+        let denies = |seen: &Seen| matches!(seen, Seen::Answer(_, body) if body.contains("nothing was changed"));
+        assert!(effects == 0 || !seen.iter().any(denies), "denied: {what}");
+        let done = |seen: &Seen| matches!(seen, Seen::Answer(201, _));
+        assert!(effects > 0 || !seen.iter().any(done), "claimed: {what}");
+    }
+}
+
 #[tokio::test]
 async fn two_transactions_that_are_exchanged_commit_nothing_of_each_other() {
     let world = World::start().await;
     for (number, ending) in [Ending::Success, Ending::Refusal, Ending::Failure, Ending::Panic].into_iter().enumerate() {
-        let cell = Cell { name: format!("swapped-{number}"), act: Swapped, way: Way::Connection, ending };
+        let cell =
+            Cell { name: format!("swapped-{number}"), act: Swapped, way: Way::Connection, ending, pieces: Vec::new() };
         for _ in 0..3 {
             let seen = world.attempt(Unit::Transaction, &cell, Some("/swapping")).await;
             assert!(

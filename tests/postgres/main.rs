@@ -7,6 +7,7 @@ mod endings;
 mod environment;
 mod faults;
 mod functions;
+mod handles;
 mod hang_up;
 mod outbox;
 mod outcomes;

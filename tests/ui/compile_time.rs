@@ -14,7 +14,7 @@ const ROUNDS: usize = 5;
 /// Takes a minute and an otherwise idle machine: `cargo test -p idem-tests --test ui -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures time, so it needs an idle machine"]
-fn two_hundred_handlers_take_at_most_half_as_long_again() {
+fn two_hundred_handlers_take_at_most_two_fifths_longer() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ui/compile-time");
     fs::create_dir_all(&folder).unwrap();
     let plain = folder.join("plain.rs");
@@ -32,15 +32,15 @@ fn two_hundred_handlers_take_at_most_half_as_long_again() {
     let [plain, annotated] = times.map(|times| median(&times[1..]));
     let ratio = annotated.as_secs_f64() / plain.as_secs_f64();
     println!("plain {plain:.2?}, annotated {annotated:.2?}, ratio {ratio:.2}");
-    assert!(ratio <= 1.5, "plain {plain:.2?}, annotated {annotated:.2?}, ratio {ratio:.2}");
+    assert!(ratio <= 1.4, "plain {plain:.2?}, annotated {annotated:.2?}, ratio {ratio:.2}");
 }
 
 fn check(manifest: &Path, program: &Path) -> Duration {
-    // A new time of change is enough to have it checked anew.
+    // A new time of change is enough to have it checked anew, as a whole and not only where it changed.
     fs::write(program, fs::read(program).unwrap()).unwrap();
     let name = program.file_stem().unwrap().to_str().unwrap();
     let start = Instant::now();
-    let output = package::cargo("check", manifest).args(["--bin", name]).output().unwrap();
+    let output = package::cargo("check", manifest).args(["--bin", name]).env("CARGO_INCREMENTAL", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     start.elapsed()
 }

@@ -159,11 +159,11 @@ fn programs_or_named(programs: &[(String, String)]) -> Vec<(String, String)> {
 #[test]
 fn what_is_no_pool_is_left_alone() {
     let bodies = [
-        ("State(state): State<Shop>", "let level = state.sound.louder(state.sound.db); drop(level);"),
+        ("State(state): State<Shop>", "let level = state.sound.louder(state.sound.db); let _ = level;"),
         ("State(state): State<Shop>", "let db = state.sound.db; let _ = state.sound.execute(&db);"),
         ("Extension(Sound { db, .. }): Extension<Sound>", "let _ = db + 1;"),
         ("Extension(sound): Extension<Sound>", "let _ = sound.begin();"),
-        ("State(state): State<Shop>", "let size = state.pool.size(); drop(size);"),
+        ("State(state): State<Shop>", "let size = state.pool.size(); let _ = size;"),
         ("State(state): State<Shop>", "assert!(!state.pool.is_closed());"),
         ("State(Repo(..)): State<Repo>", ""),
         ("State(repo): State<Repo>", "repo.find(tx).await?;"),

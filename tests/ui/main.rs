@@ -59,6 +59,37 @@ fn subcommand() -> &'static str {
     if clippy.is_ok_and(|output| output.status.success()) { "clippy" } else { "check" }
 }
 
+/// The map names every case, and no other; its examples are the errors as they print.
+#[test]
+fn the_map_is_true() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
+    let map = fs::read_to_string(folder.join("README.md")).unwrap();
+    let rows: Vec<&str> = map.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| subject")).collect();
+    let names = |column: usize| -> Vec<String> {
+        let cells = rows.iter().filter_map(|row| row.split(" | ").nth(column));
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
+    };
+    for (kind, column) in [("fail", 2), ("pass", 3)] {
+        let files: Vec<String> = programs(&folder.join(kind))
+            .iter()
+            .map(|program| program.file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        for name in names(column) {
+            assert!(files.contains(&name), "{kind}/{name}.rs is on the map, and not there");
+        }
+        if kind == "fail" {
+            for file in files {
+                assert!(names(column).contains(&file), "{kind}/{file}.rs is not on the map");
+            }
+        }
+    }
+    for example in map.split("```text\n").skip(2).filter_map(|rest| rest.split("```").next()) {
+        let case = example.split("ui/fail/").nth(1).and_then(|rest| rest.split(".rs").next()).expect("its place");
+        let printed = fs::read_to_string(folder.join(format!("fail/{case}.stderr"))).unwrap();
+        assert_eq!(printed.trim(), example.trim(), "{case}");
+    }
+}
+
 /// The README shows errors as they print.
 #[test]
 fn the_readme_shows_real_errors() {

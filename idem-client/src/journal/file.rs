@@ -1,26 +1,24 @@
 //! The journal in a local file.
 //!
-//! One line of JSON for each event, appended and synced to the disk before the caller goes on. One thread owns the
-//! file; callers that arrive together share one sync. Strike-offs are written at once but not waited for on the disk:
-//! one that is lost leaves an operation to ask about that is long settled, which costs a question and not money.
-//!
-//! A line that a power cut left half written was never acknowledged, so nothing was sent for it, and opening the file
-//! drops it. Damage elsewhere is an error and never skipped: a line that is lost is a payment nobody asks about.
+//! One line for each event ([`format`](super::format)), appended and synced to the disk before the caller goes on. One
+//! thread owns the file; callers that arrive together share one sync. Strike-offs are written at once but not waited for
+//! on the disk: one that is lost leaves an operation to ask about that is long settled, which costs a question and not
+//! money.
 
-use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::disk::{Disk, Opened, error_at};
+use super::format::{Line, Pending, id_of};
 use super::{Journal, JournalError, Record};
 use crate::key::Key;
+use crate::under_way::Id;
 
 /// The file is rewritten with the pending records alone when it is longer than this, and than four times them.
 const COMPACT_ABOVE: u64 = 1024 * 1024;
@@ -29,49 +27,58 @@ const COMPACT_ABOVE: u64 = 1024 * 1024;
 ///
 /// Keep the file where it survives a restart of the process, and give each process its own. It holds keys, so it is
 /// readable by its owner alone. A begun operation costs one `fsync`, shared by operations that begin at the same time.
+///
+/// When the disk is full, operations are refused, unsent, until there is room; then the journal goes on by itself.
 #[derive(Debug)]
 pub struct FileJournal {
     commands: mpsc::Sender<Command>,
     path: PathBuf,
+    cut: u64,
 }
 
 #[derive(Debug)]
 enum Command {
     Begin(Record, oneshot::Sender<io::Result<Option<Record>>>),
-    StrikeOff(Id, oneshot::Sender<io::Result<()>>),
+    StrikeOff(Id, oneshot::Sender<()>),
+    Withdraw(Record, oneshot::Sender<bool>),
     Pending(oneshot::Sender<Vec<Record>>),
 }
 
-type Id = (Key, String);
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Line {
-    Begin { operation: String, key: String, target: String, request_hash: String, begun_at_ms: u64 },
-    StrikeOff { key: String, target: String },
-}
-
 impl FileJournal {
-    /// Opens the journal, or makes it. Reads it once and rewrites it with what is pending.
+    /// Opens the journal, or makes it.
+    ///
+    /// The path is resolved once: a symbolic link stays one, and a later change of directory changes nothing.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or written, when another process holds it open, or when it is damaged: the text
-    /// names the file and the line.
+    /// When the file cannot be read or written; when it is held already, by whatever name; when it is no journal, or one
+    /// of another version (it is left as it is); or when it is damaged: the text names the file and the line.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
-        let path = path.as_ref().to_path_buf();
-        let fail = |error: io::Error| error_at(&path).caused_by(error);
-        let lock = lock(&path)?;
-        let pending = match fs::read(&path) {
-            Ok(bytes) => read(&bytes, &path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Pending::default(),
-            Err(error) => return Err(fail(error)),
-        };
-        let (file, length) = rewrite(&path, &pending).map_err(fail)?;
-        let writer = Writer { path: path.clone(), file, length, pending, broken: false, _lock: lock };
+        let Opened { disk, pending, cut } = Disk::open(path.as_ref())?;
+        let path = disk.path().to_path_buf();
+        if cut > 0 {
+            tracing::warn!(path = %path.display(), bytes = cut, "the journal was cut in its last line, which was dropped");
+        }
+        let mut writer = Writer { disk, pending, unwritten: Vec::new() };
+        writer.compact();
         let (commands, inbox) = mpsc::channel();
-        thread::Builder::new().name("idem-journal".into()).spawn(move || writer.run(&inbox)).map_err(fail)?;
-        Ok(Self { commands, path })
+        let spawned = thread::Builder::new().name("idem-journal".into()).spawn(move || writer.run(&inbox));
+        spawned.map_err(|error| error_at(&path).caused_by(error))?;
+        Ok(Self { commands, path, cut })
+    }
+
+    /// How many bytes at the file's end were no whole line when it was opened, and were dropped. A crash in the middle
+    /// of a write leaves such a tail, and nothing was sent for it. Where the file was cut by something else, ask the
+    /// servers about what was sent last.
+    #[must_use]
+    pub fn cut_tail(&self) -> u64 {
+        self.cut
+    }
+
+    /// The file's path, without symbolic links.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, JournalError> {
@@ -86,14 +93,17 @@ impl FileJournal {
 impl Journal for FileJournal {
     async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
         let record = record.clone();
-        let written = self.ask(|answer| Command::Begin(record, answer)).await?;
-        written.map_err(|error| error_at(&self.path).caused_by(error))
+        self.ask(|answer| Command::Begin(record, answer)).await?.map_err(|error| error_at(&self.path).caused_by(error))
     }
 
-    async fn strike_off(&self, key: &Key, target: &str) -> Result<(), JournalError> {
-        let id = (key.clone(), target.to_owned());
-        let written = self.ask(|answer| Command::StrikeOff(id, answer)).await?;
-        written.map_err(|error| error_at(&self.path).caused_by(error))
+    async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError> {
+        let id = (operation.to_owned(), key.clone());
+        self.ask(|answer| Command::StrikeOff(id, answer)).await
+    }
+
+    async fn withdraw(&self, record: &Record) -> Result<bool, JournalError> {
+        let record = record.clone();
+        self.ask(|answer| Command::Withdraw(record, answer)).await
     }
 
     async fn pending(&self) -> Result<Vec<Record>, JournalError> {
@@ -101,244 +111,164 @@ impl Journal for FileJournal {
     }
 }
 
-fn error_at(path: &Path) -> JournalError {
-    JournalError::new(format!("the journal `{}` failed", path.display()))
-}
-
-/// Takes the lock that keeps a second process out. It is a file of its own, since the journal itself is replaced when
-/// it is rewritten, and the system frees it when the process dies, however it dies.
-fn lock(path: &Path) -> Result<File, JournalError> {
-    let fail = |error: io::Error| error_at(path).caused_by(error);
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = private(OpenOptions::new().write(true).create(true).truncate(false)).open(name).map_err(fail)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(JournalError::new(format!(
-            "the journal `{}` must be open in one process; another one holds it, use a file for each",
-            path.display()
-        ))),
-        Err(TryLockError::Error(error)) => Err(fail(error)),
-    }
-}
-
-#[cfg(unix)]
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    options.mode(0o600)
-}
-
-#[cfg(not(unix))]
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    options
-}
-
-/// The pending records, in the order in which they were begun.
-#[derive(Debug, Default)]
-struct Pending {
-    records: HashMap<Id, (u64, Record)>,
-    begun: u64,
-}
-
-impl Pending {
-    fn get(&self, id: &Id) -> Option<&Record> {
-        self.records.get(id).map(|(_, record)| record)
-    }
-
-    fn insert(&mut self, record: Record) {
-        self.begun += 1;
-        self.records.entry(id_of(&record)).or_insert((self.begun, record));
-    }
-
-    fn in_order(&self) -> Vec<Record> {
-        let mut records: Vec<_> = self.records.values().collect();
-        records.sort_by_key(|(position, _)| *position);
-        records.into_iter().map(|(_, record)| record.clone()).collect()
-    }
-}
-
-fn id_of(record: &Record) -> Id {
-    (record.key.clone(), record.target.clone())
-}
-
-/// Reads the events of a file. What follows the last line's end was being written when the power went.
-fn read(bytes: &[u8], path: &Path) -> Result<Pending, JournalError> {
-    let mut pending = Pending::default();
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    for (number, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-        let damaged = || {
-            JournalError::new(format!(
-                "line {} of the journal `{}` is damaged; look at it and remove the line, then ask the server about \
-                 what was sent around then",
-                number + 1,
-                path.display()
-            ))
-        };
-        match serde_json::from_slice(line).map_err(|_| damaged())? {
-            begin @ Line::Begin { .. } => pending.insert(begin.into_record().ok_or_else(damaged)?),
-            Line::StrikeOff { key, target } => {
-                pending.records.remove(&(Key::new(key).map_err(|_| damaged())?, target));
-            }
-        }
-    }
-    Ok(pending)
-}
-
-impl Line {
-    fn begin(record: &Record) -> Self {
-        let since = record.begun_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self::Begin {
-            operation: record.operation.clone(),
-            key: record.key.as_str().to_owned(),
-            target: record.target.clone(),
-            request_hash: record.request_hash.iter().map(|byte| format!("{byte:02x}")).collect(),
-            begun_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-
-    fn into_record(self) -> Option<Record> {
-        let Self::Begin { operation, key, target, request_hash, begun_at_ms } = self else { return None };
-        let key = Key::new(key).ok()?.for_operation(&operation);
-        let begun_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(begun_at_ms))?;
-        Some(Record { operation, key, target, request_hash: from_hex(&request_hash)?, begun_at })
-    }
-
-    fn append_to(&self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        serde_json::to_writer(&mut *bytes, self)?;
-        bytes.push(b'\n');
-        Ok(())
-    }
-}
-
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (position, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * position..2 * position + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
-/// Writes the pending records to a new file and puts it in the old one's place, so that a crash leaves either.
-fn rewrite(path: &Path, pending: &Pending) -> io::Result<(File, u64)> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let mut bytes = Vec::new();
-    for record in pending.in_order() {
-        Line::begin(&record).append_to(&mut bytes)?;
-    }
-    let mut file = private(OpenOptions::new().write(true).create(true).truncate(true)).open(&name)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    fs::rename(&name, path)?;
-    sync_directory(path)?;
-    Ok((file, bytes.len() as u64))
-}
-
-/// A new name is durable only when its directory is.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
-}
-
 /// The thread that owns the file.
 struct Writer {
-    path: PathBuf,
-    file: File,
-    length: u64,
+    disk: Disk,
     pending: Pending,
-    /// After a failed write nobody knows where the file ends, so nothing more is acknowledged.
-    broken: bool,
-    _lock: File,
+    /// Strike-offs that could not be written. What is struck off stays so, and they are written when there is room.
+    unwritten: Vec<Id>,
+}
+
+/// An operation that is begun: its record of before, and who waits.
+type Begin = (Id, Option<Record>, oneshot::Sender<io::Result<Option<Record>>>);
+
+/// One batch of commands: what is to be written, and who waits for it.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Records that are on file only if this batch is written.
+    begun: HashSet<Id>,
+    begins: Vec<Begin>,
+    /// Records that this batch strikes off.
+    struck_off: Vec<Id>,
+    strike_offs: Vec<oneshot::Sender<()>>,
+    withdrawals: Vec<(bool, oneshot::Sender<bool>)>,
+    readers: Vec<oneshot::Sender<Vec<Record>>>,
 }
 
 impl Writer {
     fn run(mut self, inbox: &mpsc::Receiver<Command>) {
         while let Ok(first) = inbox.recv() {
-            let batch: Vec<_> = std::iter::once(first).chain(inbox.try_iter()).collect();
-            self.work(batch);
+            let commands: Vec<_> = std::iter::once(first).chain(inbox.try_iter()).collect();
+            self.work(commands);
         }
     }
 
     /// Works one batch off: all lines in one write, one sync if anything was begun, then the answers.
-    fn work(&mut self, batch: Vec<Command>) {
-        let mut bytes = Vec::new();
-        let mut encoded = Ok(());
-        let mut begins = Vec::new();
-        let mut strike_offs = Vec::new();
-        let mut readers = Vec::new();
-        for command in batch {
-            match command {
-                Command::Begin(record, answer) => {
-                    let before = self.pending.get(&id_of(&record)).cloned();
-                    if before.is_none() {
-                        encoded = encoded.and(Line::begin(&record).append_to(&mut bytes));
-                        self.pending.insert(record);
-                    }
-                    begins.push((before, answer));
-                }
-                Command::StrikeOff(id, answer) => {
-                    if self.pending.records.remove(&id).is_some() {
-                        let (key, target) = id;
-                        let line = Line::StrikeOff { key: key.as_str().to_owned(), target };
-                        encoded = encoded.and(line.append_to(&mut bytes));
-                    }
-                    strike_offs.push(answer);
-                }
-                Command::Pending(answer) => readers.push(answer),
+    fn work(&mut self, commands: Vec<Command>) {
+        if self.disk.is_broken()
+            && let Err(error) = self.disk.recover(&self.pending)
+        {
+            tracing::debug!(path = %self.disk.path().display(), %error, "the journal is not in order yet");
+        }
+        let mut batch = Batch::default();
+        for id in std::mem::take(&mut self.unwritten) {
+            Line::strike_off(&id).append_to(&mut batch.bytes);
+            batch.struck_off.push(id);
+        }
+        commands.into_iter().for_each(|command| self.take(command, &mut batch));
+        let durably = !batch.begun.is_empty();
+        let written = if batch.bytes.is_empty() { Ok(()) } else { self.disk.append(&batch.bytes, durably) };
+        if let Err(error) = &written {
+            tracing::error!(path = %self.disk.path().display(), %error, "the journal could not be written");
+            // Nobody was told that these are on file, so they are not pending.
+            for id in &batch.begun {
+                self.pending.remove(id);
             }
+            self.unwritten = std::mem::take(&mut batch.struck_off);
         }
-        let written = encoded.and_then(|()| self.append(&bytes, !begins.is_empty()));
-        let outcome = || written.as_ref().map(|_| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
-        for (before, answer) in begins {
-            let _ = answer.send(outcome().map(|()| before));
-        }
-        for answer in strike_offs {
-            let _ = answer.send(outcome());
-        }
+        let readers = std::mem::take(&mut batch.readers);
+        self.strike_off_abandoned(&batch.answer(&written));
         for answer in readers {
             let _ = answer.send(self.pending.in_order());
         }
         self.compact();
     }
 
-    fn append(&mut self, bytes: &[u8], durably: bool) -> io::Result<()> {
-        if self.broken {
-            return Err(io::Error::other("an earlier write failed; open the journal again"));
+    fn take(&mut self, command: Command, batch: &mut Batch) {
+        match command {
+            Command::Begin(record, answer) => {
+                let id = id_of(&record);
+                let before = self.pending.get(&id).cloned();
+                if before.is_none() {
+                    Line::begin(&record).append_to(&mut batch.bytes);
+                    self.pending.insert(record);
+                    batch.begun.insert(id.clone());
+                }
+                batch.begins.push((id, before, answer));
+            }
+            Command::StrikeOff(id, answer) => {
+                self.strike_off(&id, batch);
+                batch.strike_offs.push(answer);
+            }
+            Command::Withdraw(record, answer) => {
+                let id = id_of(&record);
+                let own = self.pending.get(&id).is_some_and(|there| there.begun_by == record.begun_by);
+                if own {
+                    self.strike_off(&id, batch);
+                }
+                batch.withdrawals.push((own, answer));
+            }
+            Command::Pending(answer) => batch.readers.push(answer),
         }
-        let written = self.file.write_all(bytes).and_then(|()| if durably { self.file.sync_data() } else { Ok(()) });
-        self.broken = written.is_err();
-        self.length += bytes.len() as u64;
-        written
+    }
+
+    fn strike_off(&mut self, id: &Id, batch: &mut Batch) {
+        if self.pending.remove(id) {
+            Line::strike_off(id).append_to(&mut batch.bytes);
+            batch.struck_off.push(id.clone());
+        }
+    }
+
+    /// Nobody waited for these records any more when they were on file, so nothing is sent for them.
+    fn strike_off_abandoned(&mut self, abandoned: &[Id]) {
+        let mut batch = Batch::default();
+        abandoned.iter().for_each(|id| self.strike_off(id, &mut batch));
+        if !batch.bytes.is_empty()
+            && let Err(error) = self.disk.append(&batch.bytes, false)
+        {
+            tracing::warn!(%error, "an operation that was never sent could not be struck off the journal");
+            self.unwritten = batch.struck_off;
+        }
     }
 
     fn compact(&mut self) {
-        if self.broken || self.length <= COMPACT_ABOVE {
+        let length = self.disk.length();
+        if length <= COMPACT_ABOVE || length <= 4 * self.pending.size() || !self.disk.may_be_replaced() {
             return;
         }
-        let live: usize = self.pending.records.values().map(|(_, record)| 200 + record.target.len()).sum();
-        if self.length <= 4 * live as u64 {
-            return;
+        if let Err(error) = self.disk.rewrite(&self.pending) {
+            tracing::error!(path = %self.disk.path().display(), %error, "the journal could not be rewritten");
         }
-        match rewrite(&self.path, &self.pending) {
-            Ok((file, length)) => (self.file, self.length) = (file, length),
-            // Only the rename decides which file is the journal; whether it happened is unknown now.
-            Err(error) => {
-                self.broken = true;
-                tracing::error!(path = %self.path.display(), %error, "the journal could not be rewritten");
+    }
+}
+
+impl Batch {
+    /// Answers those who write; gives back what was begun and of which nobody hears.
+    fn answer(self, written: &io::Result<()>) -> Vec<Id> {
+        let outcome = || match written {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        let mut unheard = Vec::new();
+        let mut heard = HashSet::new();
+        for (id, before, answer) in self.begins {
+            // What was on file before this batch is there whether or not the batch could be written.
+            let answered = match before {
+                Some(record) if !self.begun.contains(&id) => answer.send(Ok(Some(record))),
+                before => answer.send(outcome().map(|()| before)),
+            };
+            if answered.is_ok() {
+                heard.insert(id);
+            } else {
+                unheard.push(id);
             }
         }
+        for answer in self.strike_offs {
+            let _ = answer.send(());
+        }
+        for (own, answer) in self.withdrawals {
+            let _ = answer.send(own);
+        }
+        unheard.retain(|id| self.begun.contains(id) && !heard.contains(id));
+        unheard
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     struct Directory(PathBuf);
 
@@ -370,9 +300,9 @@ mod tests {
     }
 
     async fn close(journal: FileJournal) {
-        let path = journal.path.clone();
+        let file = fs::File::open(journal.path()).unwrap();
         drop(journal);
-        while lock(&path).is_err() {
+        while file.try_lock().is_err() {
             tokio::task::yield_now().await;
         }
     }
@@ -385,9 +315,9 @@ mod tests {
         for record in &records {
             assert_eq!(journal.begin(record).await.unwrap(), None);
         }
-        journal.strike_off(&records[1].key, &records[1].target).await.unwrap();
-        journal.strike_off(&records[1].key, &records[1].target).await.unwrap();
-        journal.strike_off(&records[2].key, "POST http://other.example/orders").await.unwrap();
+        journal.strike_off("order-confirm", &records[1].key).await.unwrap();
+        journal.strike_off("order-confirm", &records[1].key).await.unwrap();
+        journal.strike_off("another-operation", &records[2].key).await.unwrap();
         close(journal).await;
         let journal = FileJournal::open(directory.journal()).unwrap();
         let expected = [0, 2, 3, 4].map(|index| records[index].clone());
@@ -397,25 +327,137 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_written_last_line_is_dropped_and_other_damage_is_not() {
+    async fn a_cut_tail_is_dropped_and_told_and_the_journal_goes_on() {
+        let directory = Directory::new();
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        assert_eq!(journal.cut_tail(), 0);
+        journal.begin(&record(1)).await.unwrap();
+        let first = fs::metadata(directory.journal()).unwrap().len();
+        journal.begin(&record(2)).await.unwrap();
+        close(journal).await;
+        let bytes = fs::read(directory.journal()).unwrap();
+        for cut in first as usize..bytes.len() {
+            fs::write(directory.journal(), &bytes[..cut]).unwrap();
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            let whole = cut == bytes.len() - 1;
+            assert_eq!(journal.cut_tail(), if whole { 0 } else { cut as u64 - first }, "cut at {cut}");
+            let left = if whole { vec![record(1), record(2)] } else { vec![record(1)] };
+            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&left), "cut at {cut}");
+            journal.begin(&record(3)).await.unwrap();
+            close(journal).await;
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            assert_eq!(
+                (journal.pending().await.unwrap().len(), journal.cut_tail()),
+                (left.len() + 1, 0),
+                "cut at {cut}"
+            );
+            close(journal).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_journal_or_damaged_is_refused_and_left_as_it_is() {
         let directory = Directory::new();
         let journal = FileJournal::open(directory.journal()).unwrap();
         journal.begin(&record(1)).await.unwrap();
         journal.begin(&record(2)).await.unwrap();
         close(journal).await;
-        let bytes = fs::read(directory.journal()).unwrap();
-        let first = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-        for cut in first..bytes.len() {
-            fs::write(directory.journal(), &bytes[..cut]).unwrap();
-            let journal = FileJournal::open(directory.journal()).unwrap();
-            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(1)]), "cut at {cut}");
-            journal.begin(&record(3)).await.unwrap();
-            assert_eq!(journal.pending().await.unwrap().len(), 2, "cut at {cut}");
-            close(journal).await;
+        let mut damaged = fs::read(directory.journal()).unwrap();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 1;
+        for (bytes, said) in [
+            (&b"customer,total\nada,7\n"[..], "it is no journal and was left as it is"),
+            (b"{\"begin\":{}}\n", "it is no journal"),
+            (b"no newline", "it is no journal"),
+            (&[0; 64], "it is no journal"),
+            (b"idem-client journal, version 2\nx\n", "it has another version"),
+            (b"idem-client jour", "it is cut in its first line"),
+            (&damaged, "is damaged; look at it"),
+        ] {
+            fs::write(directory.journal(), bytes).unwrap();
+            let before = fs::metadata(directory.journal()).unwrap().modified().unwrap();
+            let refused = FileJournal::open(directory.journal()).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+            assert_eq!(fs::read(directory.journal()).unwrap(), bytes, "{said}");
+            assert_eq!(fs::metadata(directory.journal()).unwrap().modified().unwrap(), before);
+            assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 1, "and nothing is left beside it");
         }
-        fs::write(directory.journal(), [b"{}\n", &bytes[..]].concat()).unwrap();
-        let damaged = FileJournal::open(directory.journal()).unwrap_err().to_string();
-        assert!(damaged.starts_with("line 1 of the journal"), "{damaged}");
+        let refused = FileJournal::open(&directory.0).unwrap_err().to_string();
+        assert!(refused.contains("directory"), "{refused}");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn one_file_is_one_journal_by_whatever_name() {
+        use std::os::unix::fs::symlink;
+        let directory = Directory::new();
+        let (link, other) = (directory.0.join("link"), directory.0.join("other"));
+        symlink(directory.journal(), &link).unwrap();
+        // The link points to nothing yet.
+        let journal = FileJournal::open(&link).unwrap();
+        fs::hard_link(directory.journal(), &other).unwrap();
+        for name in [&directory.journal(), &link, &other] {
+            let refused = FileJournal::open(name).unwrap_err().to_string();
+            assert!(refused.contains("must be open in one process and once"), "{refused}");
+        }
+        fill_up(&journal).await;
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(FileJournal::open(&other).is_err(), "the names have not been parted");
+        close(journal).await;
+        fs::remove_file(&other).unwrap();
+        let journal = FileJournal::open(&link).unwrap();
+        fill_up(&journal).await;
+        let length = fs::metadata(directory.journal()).unwrap().len();
+        assert!(length < COMPACT_ABOVE + 100_000, "with one name it is rewritten: {length}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(FileJournal::open(directory.journal()).is_err(), "the new file has the lock too");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_journal_that_was_moved_or_removed_loses_nothing_and_writes_over_nothing() {
+        for removed in [true, false] {
+            let directory = Directory::new();
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            journal.begin(&record(1)).await.unwrap();
+            if removed {
+                fs::remove_file(directory.journal()).unwrap();
+            } else {
+                fs::rename(directory.journal(), directory.0.join("moved")).unwrap();
+            }
+            fs::write(directory.journal(), "somebody else's").unwrap();
+            let refused = journal.begin(&record(2)).await.unwrap_err().to_string();
+            assert!(refused.contains("was moved or removed"), "{refused}");
+            journal.begin(&record(2)).await.unwrap_err();
+            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(1)]));
+            assert_eq!(fs::read(directory.journal()).unwrap(), b"somebody else's");
+            fs::remove_file(directory.journal()).unwrap();
+            journal.begin(&record(3)).await.unwrap();
+            close(journal).await;
+            let journal = FileJournal::open(directory.journal()).unwrap();
+            assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(1), record(3)]));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_struck_off_while_nothing_could_be_written_stays_so() {
+        let directory = Directory::new();
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        journal.begin(&record(1)).await.unwrap();
+        let second = record(2);
+        journal.begin(&second).await.unwrap();
+        let aside = directory.0.join("aside");
+        fs::rename(directory.journal(), &aside).unwrap();
+        fs::create_dir(directory.journal()).unwrap();
+        journal.begin(&record(3)).await.unwrap_err();
+        journal.strike_off("order-confirm", &record(1).key).await.unwrap();
+        assert!(journal.withdraw(&second).await.unwrap());
+        assert_eq!(journal.pending().await.unwrap(), []);
+        fs::remove_dir(directory.journal()).unwrap();
+        journal.begin(&record(4)).await.unwrap();
+        close(journal).await;
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(4)]));
     }
 
     #[tokio::test]
@@ -423,7 +465,18 @@ mod tests {
         let directory = Directory::new();
         let _first = FileJournal::open(directory.journal()).unwrap();
         let refused = FileJournal::open(directory.journal()).unwrap_err().to_string();
-        assert!(refused.contains("must be open in one process"), "{refused}");
+        assert!(refused.contains("must be open in one process and once"), "{refused}");
+    }
+
+    /// More than a mebibyte of operations that are over.
+    async fn fill_up(journal: &FileJournal) {
+        for id in 0..40 {
+            let mut record = record(id);
+            record.target = "x".repeat(30_000);
+            journal.begin(&record).await.unwrap();
+            journal.strike_off(&record.operation, &record.key).await.unwrap();
+        }
+        journal.pending().await.unwrap();
     }
 
     #[tokio::test]
@@ -431,20 +484,14 @@ mod tests {
         let directory = Directory::new();
         let journal = FileJournal::open(directory.journal()).unwrap();
         journal.begin(&record(-1)).await.unwrap();
-        let most = (0..40).map(|_| "x".repeat(30_000));
-        for (id, target) in (0..).zip(most) {
-            let mut record = record(id);
-            record.target = target;
-            journal.begin(&record).await.unwrap();
-            journal.strike_off(&record.key, &record.target).await.unwrap();
-        }
+        fill_up(&journal).await;
         // The answer to the last command comes before the file is rewritten; the next one comes after.
         assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(-1)]));
         assert!(fs::metadata(directory.journal()).unwrap().len() < COMPACT_ABOVE + 100_000);
         close(journal).await;
         let journal = FileJournal::open(directory.journal()).unwrap();
         assert_eq!(keys(&journal.pending().await.unwrap()), keys(&[record(-1)]));
-        assert!(fs::metadata(directory.journal()).unwrap().len() < 1_000);
+        assert!(fs::metadata(directory.journal()).unwrap().len() < COMPACT_ABOVE + 100_000);
     }
 
     #[tokio::test]
@@ -472,5 +519,41 @@ mod tests {
         let directory = Directory::new();
         let _journal = FileJournal::open(directory.journal()).unwrap();
         assert_eq!(fs::metadata(directory.journal()).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn a_sender_withdraws_its_own_record_alone() {
+        let directory = Directory::new();
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        let (first, second) = (record(1), record(1));
+        assert!(journal.begin(&first).await.unwrap().is_none() && journal.begin(&second).await.unwrap().is_some());
+        assert!(!journal.withdraw(&second).await.unwrap());
+        assert_eq!(journal.pending().await.unwrap().len(), 1);
+        assert!(journal.withdraw(&first).await.unwrap() && !journal.withdraw(&first).await.unwrap());
+        assert_eq!(journal.pending().await.unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waited_for_was_never_begun() {
+        let directory = Directory::new();
+        let Opened { disk, pending, .. } = Disk::open(&directory.journal()).unwrap();
+        let mut writer = Writer { disk, pending, unwritten: Vec::new() };
+        let begin = |id| {
+            let (answer, receiver) = oneshot::channel();
+            (Command::Begin(record(id), answer), receiver)
+        };
+        let (abandoned, gone) = begin(1);
+        drop(gone);
+        let (shared, gone) = begin(2);
+        drop(gone);
+        let ((shared_too, heard), (plain, heard_too)) = (begin(2), begin(3));
+        let (reading, read) = oneshot::channel();
+        writer.work(vec![abandoned, shared, shared_too, plain, Command::Pending(reading)]);
+        let expected = keys(&[record(2), record(3)]);
+        assert!(heard.await.unwrap().unwrap().is_some() && heard_too.await.unwrap().unwrap().is_none());
+        assert_eq!(keys(&read.await.unwrap()), expected);
+        drop(writer);
+        let journal = FileJournal::open(directory.journal()).unwrap();
+        assert_eq!(keys(&journal.pending().await.unwrap()), expected);
     }
 }

@@ -11,10 +11,13 @@ use std::fmt;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::key::Key;
 
+mod disk;
 mod file;
+pub(crate) mod format;
 #[cfg(feature = "postgres")]
 mod postgres;
 
@@ -24,7 +27,8 @@ pub use postgres::PostgresJournal;
 
 /// An operation that was begun and whose outcome is not known yet.
 ///
-/// A record is identified by its key and target: sending the same operation again does not make a second one.
+/// A record is identified by its operation and key: sending the same operation again does not make a second one, also
+/// when the server has moved to another host. Where it was sent to is told and not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
@@ -34,17 +38,26 @@ pub struct Record {
     pub key: Key,
     /// Method and URL, without credentials, query and fragment.
     pub target: String,
-    /// The SHA-256 of method, URL and body.
+    /// The SHA-256 of method, path with query, and body.
     pub request_hash: [u8; 32],
     /// When it was first begun.
     pub begun_at: SystemTime,
+    /// Which sender began it: a random token, so that no sender withdraws another one's record.
+    pub begun_by: Uuid,
 }
 
 impl Record {
     /// A record that is begun now.
     #[must_use]
     pub fn new(operation: impl Into<String>, key: Key, target: impl Into<String>, request_hash: [u8; 32]) -> Self {
-        Self { operation: operation.into(), key, target: target.into(), request_hash, begun_at: SystemTime::now() }
+        Self {
+            operation: operation.into(),
+            key,
+            target: target.into(),
+            request_hash,
+            begun_at: SystemTime::now(),
+            begun_by: Uuid::new_v4(),
+        }
     }
 }
 
@@ -53,19 +66,28 @@ impl Record {
 /// Implementations use the attribute `#[async_trait::async_trait]`.
 #[async_trait]
 pub trait Journal: fmt::Debug + Send + Sync + 'static {
-    /// Writes the record durably, unless one with the same key and target is there; that one is returned instead.
+    /// Writes the record durably, unless one with the same operation and key is there; that one is returned instead.
     ///
     /// # Errors
     ///
     /// When the record may not be durable. The request is not sent then.
     async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError>;
 
-    /// Strikes the record with this key and target off. None there is no error.
+    /// Strikes the record with this operation and key off: its outcome is known. None there is no error.
     ///
     /// # Errors
     ///
     /// When it may still be there after a restart.
-    async fn strike_off(&self, key: &Key, target: &str) -> Result<(), JournalError>;
+    async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError>;
+
+    /// Strikes a record off that the caller began (its [`begin`](Self::begin) returned `None`, and `begun_by` is its own)
+    /// and of which nothing came, unless another sender has begun the operation too since: that one's outcome may be
+    /// another. Says whether it struck the record off.
+    ///
+    /// # Errors
+    ///
+    /// When it may still be there after a restart.
+    async fn withdraw(&self, record: &Record) -> Result<bool, JournalError>;
 
     /// All records that were begun and not struck off, oldest first.
     ///

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use idem_client::Key;
+use idem_client::{Client, Key, Reason, ResponseExt as _};
 
 use crate::support::{Act, Directory, Server, answer};
 
@@ -53,8 +53,8 @@ for identity in [4711, "4711", ("tenant-7", 4711), ("ab", "c"), ("a", "bc"), (("
 
 const SEND: &str = r#"
 try:
-    status, headers, body = send(URL, key_of("order-confirm", 4711), b'{"total":7}', attempt_timeout=0.3, base=0.01)
-    print(status, body.decode())
+    answer = send(URL, key_of("order-confirm", 4711), b'{"total":7}', attempt_timeout=0.3, base=0.01)
+    print(answer.status, answer.body.decode())
 except GaveUp as gave_up:
     print("gave up", gave_up.attempts, gave_up.last_status, gave_up.may_have_happened)
 "#;
@@ -79,6 +79,69 @@ async fn it_sends_the_same_request_until_it_is_answered() {
         let key = Key::of("order-confirm", &4711);
         assert_eq!(server.effects(), [key.as_str()], "{first:?}");
     }
+}
+
+const TELL: &str = r#"
+try:
+    answer = send(URL, key_of("order-confirm", 4711), b'{"total":7}', attempt_timeout=0.3, base=0.01)
+    print(answer.status, answer.settled)
+except GaveUp as gave_up:
+    print("gave up", gave_up.last_status, gave_up.may_have_happened, gave_up.a_person_must_look)
+"#;
+
+/// A problem about the key, as our server says it.
+fn problem(status: u16, name: &str) -> Act {
+    let body = format!(r#"{{"type":"https://shop.example/problems#{name}"}}"#);
+    Act::Refuse(answer(status).header("content-type", "application/problem+json").body(body))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_it_calls_settled_is_what_the_crate_calls_settled() {
+    let stripes = r#"{"error":{"type":"idempotency_error"}}"#;
+    let (lost, in_front) = (Act::DropAfter, |status| Act::Refuse(answer(status)));
+    let marked = |status| Act::Answer(answer(status).header("idempotency-replayed", "true"));
+    for (acts, said) in [
+        (vec![Act::Answer(answer(201))], "201 True"),
+        (vec![in_front(400)], "400 True"),
+        (vec![in_front(500)], "500 False"),
+        (vec![in_front(302)], "302 True"),
+        (vec![lost.clone(), in_front(400)], "400 False"),
+        (vec![lost.clone(), in_front(422)], "422 False"),
+        (vec![lost.clone(), in_front(429), in_front(401)], "401 False"),
+        (vec![lost.clone(), marked(422)], "422 True"),
+        (vec![lost.clone(), marked(201)], "201 True"),
+        (vec![in_front(429), in_front(401)], "401 True"),
+        (vec![in_front(503), in_front(401)], "401 False"),
+        (vec![problem(422, "key-reused")], "422 False"),
+        (vec![problem(409, "key-reused")], "409 False"),
+        (vec![Act::Refuse(answer(400).body(stripes))], "400 False"),
+        (vec![problem(500, "effects-unknown")], "gave up 500 True True"),
+    ] {
+        let server = Server::script(acts.clone()).await;
+        assert_eq!(printed(TELL, &server.url("/orders")).await, said, "in Python: {acts:?}");
+        let server = Server::script(acts.clone()).await;
+        let client = Client::builder().back_off(Duration::from_millis(1), Duration::from_millis(1)).build().unwrap();
+        let sent = client.post(server.url("/orders")).key(Key::of("order-confirm", &4711)).send().await;
+        let told = match sent {
+            Ok(answer) => format!("{} {}", answer.status().as_u16(), if answer.settled() { "True" } else { "False" }),
+            Err(error) => {
+                let gave_up = error.gave_up().unwrap();
+                assert_eq!(gave_up.reason(), Reason::EffectsUnknown);
+                format!("gave up {} True True", gave_up.last_status().unwrap().as_u16())
+            }
+        };
+        assert_eq!(told, said, "in Rust: {acts:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_waits_for_an_operation_in_flight_without_using_attempts_up() {
+    let in_flight = problem(409, "in-flight");
+    let acts = [vec![in_flight; 6], vec![Act::Answer(answer(201))]].concat();
+    let server = Server::script(acts).await;
+    assert_eq!(printed(SEND, &server.url("/orders")).await, "201 answer 201");
+    server.assert_same_request(7);
+    assert!(server.gaps().iter().all(|gap| *gap >= Duration::from_millis(95)), "{:?}", server.gaps());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,7 @@ impl Middleware for Unavailable {
 async fn a_thousand_clients(retry_after: Option<&'static str>) -> Vec<Vec<f64>> {
     let started = Instant::now();
     // No client ever gets as far as the network, so they may share a way to it: making one is slow.
-    let http = reqwest::Client::new();
+    let http = reqwest::Client::builder().redirect(idem_client::redirect_policy()).build().unwrap();
     let clients: Vec<_> = (0..1_000)
         .map(|id| {
             let http = http.clone();

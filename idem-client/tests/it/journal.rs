@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use idem_client::{Client, Error, FileJournal, Journal, JournalError, Key, Record, Refusal};
+use idem_client::{Client, Error, FileJournal, Journal, JournalError, Key, Reason, Record, Refusal, ResponseExt as _};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::{Act, Directory, Server, answer};
@@ -74,8 +74,7 @@ async fn a_record_says_what_was_sent_and_no_secrets() {
     assert_eq!(pending[0].target, format!("POST {}", server.url("/orders")));
     assert_eq!((pending[1].operation.as_str(), pending[1].key.as_str()), ("PUT /orders/1", "by-hand"));
     let mut hash = Sha256::new();
-    // reqwest moves the credentials of a URL to a header before the layer sees the request.
-    for part in ["POST", &server.url("/orders?token=s3cret"), "s3cret body"] {
+    for part in [&b"POST"[..], b"/orders?token=s3cret", &Sha256::digest("s3cret body")] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
@@ -134,7 +133,11 @@ impl Journal for FullDisk {
         Err(JournalError::new("the disk is full"))
     }
 
-    async fn strike_off(&self, _: &Key, _: &str) -> Result<(), JournalError> {
+    async fn strike_off(&self, _: &str, _: &Key) -> Result<(), JournalError> {
+        Err(JournalError::new("the disk is full"))
+    }
+
+    async fn withdraw(&self, _: &Record) -> Result<bool, JournalError> {
         Err(JournalError::new("the disk is full"))
     }
 
@@ -174,6 +177,239 @@ async fn a_record_of_an_earlier_run_makes_the_outcome_unknown_until_an_answer_se
     assert_eq!((send().await.unwrap().status().as_u16(), pending_keys(&client).await.len()), (422, 1));
     assert_eq!((send().await.unwrap().status().as_u16(), pending_keys(&client).await.len()), (401, 1));
     assert_eq!((send().await.unwrap().status().as_u16(), pending_keys(&client).await.len()), (201, 0));
+}
+
+/// A journal whose store is away while it is told so.
+#[derive(Debug)]
+struct Shaky {
+    journal: FileJournal,
+    away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Shaky {
+    fn here(&self) -> Result<&FileJournal, JournalError> {
+        if self.away.load(Ordering::SeqCst) { Err(JournalError::new("the store is away")) } else { Ok(&self.journal) }
+    }
+}
+
+#[async_trait::async_trait]
+impl Journal for Shaky {
+    async fn begin(&self, record: &Record) -> Result<Option<Record>, JournalError> {
+        self.here()?.begin(record).await
+    }
+
+    async fn strike_off(&self, operation: &str, key: &Key) -> Result<(), JournalError> {
+        self.here()?.strike_off(operation, key).await
+    }
+
+    async fn withdraw(&self, record: &Record) -> Result<bool, JournalError> {
+        self.here()?.withdraw(record).await
+    }
+
+    async fn pending(&self) -> Result<Vec<Record>, JournalError> {
+        self.here()?.pending().await
+    }
+}
+
+#[tokio::test]
+async fn what_was_settled_while_the_journal_was_away_is_struck_off_later() {
+    let directory = Directory::new();
+    for (status, settled) in [(201, true), (422, false)] {
+        let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let path = directory.path(&status.to_string());
+        let leaving = Arc::clone(&away);
+        let server = Server::start(move |_, _| {
+            leaving.store(true, Ordering::SeqCst);
+            Act::Answer(answer(status))
+        })
+        .await;
+        let client = client(Shaky { journal: FileJournal::open(&path).unwrap(), away: Arc::clone(&away) });
+        let response = client.post(server.url("/orders")).key(Key::of("order", &1)).send().await.unwrap();
+        // That nothing has happened is not said while the record is there and others may have begun it.
+        assert_eq!((response.settled(), response.may_have_happened()), (settled, true));
+        away.store(false, Ordering::SeqCst);
+        assert_eq!(pending_keys(&client).await.len(), usize::from(!settled), "{status}");
+        drop(client);
+        let file = std::fs::File::open(&path).unwrap();
+        while file.try_lock().is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(file);
+        assert_eq!(FileJournal::open(&path).unwrap().pending().await.unwrap().len(), usize::from(!settled), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_deny_what_an_earlier_run_may_have_done() {
+    let directory = Directory::new();
+    let server = Server::script([Act::DropAfter]).await;
+    let client = client(FileJournal::open(directory.path("orders.journal")).unwrap());
+    let post = |id: i64| client.post(server.url("/orders")).key(Key::of("order", &id)).attempts(1);
+    post(1).send().await.unwrap_err();
+    let stream = || reqwest::Body::wrap_stream(futures_util::stream::iter([Ok::<_, std::io::Error>("x")]));
+    let refusals = [
+        post(1).body(stream()).send().await.unwrap_err(),
+        post(1).deadline(Duration::MAX).send().await.unwrap_err(),
+        post(1).replayable(idem_client::ReplayableBody::file("/no/such/file")).send().await.unwrap_err(),
+        post(1).header("idempotency-key", "another").send().await.unwrap_err(),
+        post(1).header("idempotency-key", "not a key").send().await.unwrap_err(),
+    ];
+    for error in refusals {
+        let gave_up = error.gave_up().unwrap();
+        assert_eq!((gave_up.reason(), gave_up.attempts(), gave_up.may_have_happened()), (Reason::Refused, 0, true));
+        assert!(!error.to_string().contains("has not happened"), "{error}");
+    }
+    let unbuilt = post(1).header("no header", "x").send().await.unwrap_err();
+    assert!(matches!(unbuilt, Error::Unbuilt { .. }) && unbuilt.may_have_happened(), "{unbuilt}");
+    let unbuilt = post(2).header("no header", "x").send().await.unwrap_err();
+    assert!(matches!(unbuilt, Error::Unbuilt { .. }) && !unbuilt.may_have_happened(), "{unbuilt}");
+    // Of another key nothing is known, and nothing was sent.
+    let error = post(2).deadline(Duration::MAX).send().await.unwrap_err();
+    assert!(matches!(error, Error::Refused(Refusal::Setting(_))) && !error.may_have_happened(), "{error}");
+    assert_eq!((server.seen().len(), pending_keys(&client).await), (1, vec![Key::of("order", &1)]));
+}
+
+#[tokio::test]
+async fn an_operation_is_the_same_wherever_it_is_sent_to() {
+    let directory = Directory::new();
+    let client = client(FileJournal::open(directory.path("orders.journal")).unwrap());
+    let (before, after) = (Server::script([Act::DropAfter]).await, Server::script([Act::Answer(answer(201))]).await);
+    let send = |server: &Server| client.post(server.url("/orders")).key(Key::of("order", &1)).send();
+    send(&before).await.unwrap_err();
+    assert_eq!(client.pending().await.unwrap()[0].target, format!("POST {}", before.url("/orders")));
+    send(&after).await.unwrap();
+    assert_eq!(pending_keys(&client).await, [], "the server has moved, the operation has not");
+    // Another operation with the same key is another one.
+    let same_key = |name: &str| client.post(before.url("/orders")).key(Key::of("order", &2)).operation(name).send();
+    same_key("one").await.unwrap_err();
+    same_key("two").await.unwrap_err();
+    assert_eq!(pending_keys(&client).await.len(), 2);
+}
+
+#[tokio::test]
+async fn of_two_requests_with_one_key_neither_denies_what_the_other_did() {
+    for journalled in [true, false] {
+        for status in [401, 429] {
+            let directory = Directory::new();
+            let refused_late = Act::Slow(Duration::from_millis(150), answer(status));
+            let server = Server::start(move |number, _| match number {
+                // Slow carries out in this server; the one that counts is the second.
+                0 => Act::Refuse(answer(status)),
+                1 => Act::DropAfter,
+                _ => refused_late.clone(),
+            })
+            .await;
+            let builder = Client::builder();
+            let builder = match journalled {
+                true => builder.journal(FileJournal::open(directory.path("orders.journal")).unwrap()),
+                false => builder,
+            };
+            let client = builder.attempts(1).build().unwrap();
+            let send = || client.post(server.url("/orders")).key(Key::of("order", &1)).send();
+            let (first, second) = tokio::join!(send(), send());
+            let said: Vec<bool> = [first, second]
+                .into_iter()
+                .map(|sent| {
+                    sent.map_or_else(|error| error.may_have_happened(), |response| response.may_have_happened())
+                })
+                .collect();
+            assert_eq!(said, [true, true], "{status}");
+            assert_eq!(pending_keys(&client).await.len(), usize::from(journalled));
+            // Nor does one that comes later.
+            let said = match send().await {
+                Ok(response) => response.may_have_happened(),
+                Err(error) => error.may_have_happened(),
+            };
+            assert!(said, "{status}, journal: {journalled}");
+        }
+    }
+}
+
+/// A program of its own that runs one of the ignored tests below.
+fn program(test: &str, shell: &str) -> Command {
+    let mut command = Command::new("sh");
+    let binary = std::env::current_exe().unwrap();
+    command.args(["-c", &format!("{shell}; exec \"$0\" --exact journal::{test} --ignored --nocapture")]).arg(binary);
+    command
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "started by the test that leaves it little room"]
+async fn the_program_with_little_room() {
+    let setting = |name: &str| std::env::var(name).expect("started by the test that leaves it little room");
+    let builder = Client::builder().journal(FileJournal::open(setting("SHOP_JOURNAL")).unwrap());
+    let client = builder.breaker(10_000, Duration::from_secs(1)).build().unwrap();
+    let url = setting("SHOP_URL");
+    let send = |id: i64| client.post(&url).key(Key::of("order", &id)).attempts(1).send();
+    let mut sent = 0;
+    let refused = loop {
+        match send(sent).await.unwrap_err() {
+            Error::GaveUp(gave_up) => assert!(gave_up.may_have_happened()),
+            refused => break refused,
+        }
+        sent += 1;
+        assert!(sent < 100, "there is more room than there should be");
+    };
+    assert!(matches!(refused, Error::Refused(Refusal::Journal(_))) && !refused.may_have_happened(), "{refused}");
+    for _ in 0..3 {
+        send(sent).await.unwrap_err();
+        assert_eq!(pending_keys(&client).await.len() as i64, sent, "what was never begun is not pending");
+    }
+    let pid = std::process::id().to_string();
+    let given = Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited"]).status();
+    assert!(given.expect("prlimit must be installed").success());
+    assert!(
+        matches!(send(sent).await.unwrap_err(), Error::GaveUp(_)),
+        "there is room again, and nobody had to restart"
+    );
+    assert_eq!(pending_keys(&client).await.len() as i64, sent + 1);
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_full_disk_nothing_is_sent_and_with_room_it_goes_on_by_itself() {
+    let directory = Directory::new();
+    let path = directory.path("orders.journal");
+    let server = Server::script([Act::DropAfter]).await;
+    // A file that may not grow is what a full disk is to the one who writes it.
+    let mut program = program("the_program_with_little_room", "trap '' XFSZ; ulimit -S -f 8");
+    let program = program.env("SHOP_URL", server.url("/orders")).env("SHOP_JOURNAL", &path);
+    let mut program = program.stdout(Stdio::null()).spawn().unwrap();
+    let ended = tokio::task::spawn_blocking(move || program.wait().unwrap()).await.unwrap();
+    assert!(ended.success(), "{ended}");
+    let journal = FileJournal::open(&path).unwrap();
+    assert_eq!(journal.cut_tail(), 0);
+    let pending: HashSet<String> =
+        journal.pending().await.unwrap().iter().map(|record| record.key.to_string()).collect();
+    let effects: HashSet<String> = server.effects().into_iter().collect();
+    assert_eq!(pending, effects, "what was sent is on record, and nothing else is");
+}
+
+#[tokio::test]
+#[ignore = "started by the test that has it change its directory"]
+async fn the_program_that_changes_its_directory() {
+    let elsewhere = std::env::var("ELSEWHERE").expect("started by the test that has it change its directory");
+    let journal = FileJournal::open("orders.journal").unwrap();
+    std::env::set_current_dir(elsewhere).unwrap();
+    for id in 0..60 {
+        let record = Record::new("order", Key::of("order", &id), "x".repeat(30_000), [7; 32]);
+        journal.begin(&record).await.unwrap();
+        if id % 10 != 0 {
+            journal.strike_off("order", &record.key).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_directory_does_not_move_the_journal() {
+    let (here, elsewhere) = (Directory::new(), Directory::new());
+    let mut program = program("the_program_that_changes_its_directory", "true");
+    let program = program.current_dir(here.path("")).env("ELSEWHERE", elsewhere.path("")).stdout(Stdio::null());
+    assert!(program.status().unwrap().success());
+    assert_eq!(std::fs::read_dir(elsewhere.path("")).unwrap().count(), 0);
+    assert_eq!(FileJournal::open(here.path("orders.journal")).unwrap().pending().await.unwrap().len(), 6);
+    assert_eq!(std::fs::read_dir(here.path("")).unwrap().count(), 1, "nothing is left beside it");
 }
 
 /// The program that is killed: this test binary again, run for [`the_program_that_is_killed`] alone.

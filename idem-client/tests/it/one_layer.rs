@@ -16,10 +16,14 @@ fn layer() -> Layer {
     Client::builder().back_off(Duration::from_millis(1), Duration::from_millis(1)).build_layer().unwrap()
 }
 
+fn http() -> reqwest::Client {
+    reqwest::Client::builder().redirect(idem_client::redirect_policy()).build().unwrap()
+}
+
 #[tokio::test]
 async fn two_layers_are_refused_before_anything_is_sent() {
     let server = Server::script([Act::Answer(answer(201))]).await;
-    let twice = ClientBuilder::new(reqwest::Client::new()).with(layer()).with(layer()).build();
+    let twice = ClientBuilder::new(http()).with(layer()).with(layer()).build();
     let error = Error::from(twice.post(server.url("/orders")).send().await.unwrap_err());
     assert!(matches!(error, Error::Refused(Refusal::InstalledTwice)), "{error}");
     assert!(error.to_string().contains("must be installed once"), "{error}");
@@ -29,7 +33,7 @@ async fn two_layers_are_refused_before_anything_is_sent() {
 #[tokio::test]
 async fn the_layer_works_in_a_stack_of_ones_own() {
     let server = Server::script([Act::Refuse(answer(503)), Act::Answer(answer(201)), Act::Refuse(answer(503))]).await;
-    let stack = ClientBuilder::new(reqwest::Client::new()).with(layer()).build();
+    let stack = ClientBuilder::new(http()).with(layer()).build();
     let key = Key::of("order", &1);
     let response = stack.post(server.url("/orders")).header("idempotency-key", &key).body("x").send().await.unwrap();
     assert_eq!(response.status(), 201);
@@ -64,7 +68,7 @@ impl Middleware for OuterRetries {
 
 /// Collects what is logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -78,7 +82,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    fn start(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn start(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();
         let subscriber =
@@ -86,7 +90,7 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -95,7 +99,7 @@ impl Log {
 async fn an_outer_layer_that_retries_is_noticed() {
     let (log, _guard) = Log::start(tracing::Level::WARN);
     let server = Server::script([Act::Refuse(answer(503))]).await;
-    let stack = ClientBuilder::new(reqwest::Client::new()).with(OuterRetries).with(layer()).build();
+    let stack = ClientBuilder::new(http()).with(OuterRetries).with(layer()).build();
     stack.post(server.url("/orders")).header("idempotency-key", "secret-key").send().await.unwrap_err();
     assert_eq!(log.text().matches("an outer layer retries too").count(), 1, "{}", log.text());
     assert!(log.text().contains("a middleware above sends the request again"), "{}", log.text());
@@ -154,7 +158,7 @@ async fn a_dropped_attempt_is_not_taken_for_a_second_layer() {
     }
 
     let server = Server::script([Act::Never, Act::Answer(answer(201))]).await;
-    let stack = ClientBuilder::new(reqwest::Client::new()).with(OuterTimeout).with(layer()).build();
+    let stack = ClientBuilder::new(http()).with(OuterTimeout).with(layer()).build();
     let response = stack.post(server.url("/orders")).header("idempotency-key", "k").send().await.unwrap();
     assert_eq!(response.status(), 201);
 }

@@ -1,8 +1,9 @@
 //! Redirects: followed when the request survives them, handed to the caller when it would not.
 
-use idem_client::{Attempts, Client, Error, Key};
+use idem_client::{Attempts, Client, Error, FileJournal, Key, NetworkEdge, Reason, ResponseExt as _, redirect_policy};
+use reqwest_middleware::ClientBuilder;
 
-use crate::support::{Act, Server, answer};
+use crate::support::{Act, Directory, Server, answer};
 
 async fn redirecting(status: u16) -> Server {
     Server::start(move |_, request| match request.path.as_str() {
@@ -88,4 +89,55 @@ async fn a_host_that_cannot_be_reached_behind_a_redirect_proves_nothing() {
     let client = Client::builder().build().unwrap();
     let error: Error = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap_err();
     assert!(error.gave_up().unwrap().may_have_happened(), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_that_follows_redirects_by_itself_is_refused_at_build() {
+    let limited = reqwest::Client::builder().redirect(reqwest::redirect::Policy::limited(2)).build().unwrap();
+    for http in [reqwest::Client::new(), limited] {
+        let refused = Client::builder().http(http).build().unwrap_err().to_string();
+        assert!(
+            refused.contains("must not follow redirects by itself") && refused.contains("redirect_policy()"),
+            "{refused}"
+        );
+    }
+    let none = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let ours = reqwest::Client::builder().redirect(redirect_policy()).build().unwrap();
+    for http in [none, ours] {
+        let server = redirecting(301).await;
+        let client = Client::builder().http(http).build().unwrap();
+        let response = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), server.seen().len()), (301, 1));
+    }
+    // A builder's policy is replaced.
+    let server = redirecting(302).await;
+    let client = Client::builder().http_builder(reqwest::Client::builder()).build().unwrap();
+    assert_eq!(client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap().status(), 302);
+}
+
+#[tokio::test]
+async fn in_a_stack_of_ones_own_it_is_found_at_run_time() {
+    for status in [301, 302, 303] {
+        for edge in [false, true] {
+            let directory = Directory::new();
+            let server = redirecting(status).await;
+            let journal = FileJournal::open(directory.path("journal")).unwrap();
+            let layer = Client::builder().journal(journal).build_layer().unwrap();
+            let stack = ClientBuilder::new(reqwest::Client::new()).with(layer.clone());
+            let stack = if edge { stack.with(NetworkEdge) } else { stack };
+            let request = stack.build().post(server.url("/old")).header("idempotency-key", "k").body("x");
+            let error = Error::from(request.send().await.unwrap_err());
+            assert_eq!(error.gave_up().unwrap().reason(), Reason::Redirected, "{error}");
+            assert!(error.may_have_happened() && error.to_string().contains("redirect_policy()"), "{error}");
+            assert_eq!(layer.pending().await.unwrap().len(), 1);
+        }
+    }
+    // With our policy, and for what changes nothing, redirects are no reason to complain.
+    let server = redirecting(303).await;
+    let http = reqwest::Client::builder().redirect(redirect_policy()).build().unwrap();
+    let stack = ClientBuilder::new(http).with(Client::builder().build_layer().unwrap()).build();
+    let response = stack.post(server.url("/old")).header("idempotency-key", "k").send().await.unwrap();
+    assert!(response.settled());
+    let stack = ClientBuilder::new(reqwest::Client::new()).with(Client::builder().build_layer().unwrap()).build();
+    assert_eq!(stack.get(server.url("/old")).send().await.unwrap().status(), 201);
 }

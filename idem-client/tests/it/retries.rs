@@ -175,7 +175,7 @@ async fn a_body_that_cannot_be_sent_twice_is_refused_before_the_first_attempt() 
     };
     let refused = client().post(server.url("/orders")).key(key()).body(stream()).send().await.unwrap_err();
     assert!(matches!(refused, Error::Refused(Refusal::StreamingBody)), "{refused}");
-    assert!(refused.to_string().contains("must be in memory; use bytes or text"), "{refused}");
+    assert!(refused.to_string().contains("must be in memory or a `ReplayableBody`; use bytes or text"), "{refused}");
     assert_eq!(server.seen().len(), 0, "nothing was sent");
     // What is sent once may stream.
     let once = client().post(server.url("/orders")).key(key()).attempts(1).body(stream()).send().await.unwrap();

@@ -25,6 +25,8 @@ pub(crate) enum Act {
     Slow(Duration, Answer),
     /// Carries it out and never answers.
     Never,
+    /// Neither carries it out nor answers.
+    Hang,
 }
 
 #[derive(Clone, Debug)]
@@ -182,12 +184,12 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             seen.push(request.clone());
             (shared.script)(seen.len() - 1, &request)
         };
-        if !matches!(act, Act::Refuse(_) | Act::DropBefore) {
+        if !matches!(act, Act::Refuse(_) | Act::DropBefore | Act::Hang) {
             shared.carry_out(&request);
         }
         match act {
             Act::DropBefore | Act::DropAfter => return,
-            Act::Never => return std::future::pending().await,
+            Act::Never | Act::Hang => return std::future::pending().await,
             Act::ResetMidBody(answer) => return reset_mid_body(stream, &answer).await,
             Act::Slow(wait, answer) => {
                 tokio::time::sleep(wait).await;

@@ -97,7 +97,9 @@ fn check_pool(extractor: &Argument, settings: &Settings) -> Option<TokenStream> 
     let names = expression::bound(pattern);
     if !is_taken_apart(pattern) || names.is_empty() {
         let value = Ident::new("value", Span::mixed_site());
-        let checks = ["holds_no_pool", "holds_no_wrapped_pool", "holds_no_deeply_wrapped_pool"];
+        // An extractor without generics is at most a pool's wrapper itself; `State<Arc<_>>` takes more steps.
+        let steps = if types::type_arguments(ty).is_empty() { 1 } else { 3 };
+        let checks = ["holds_no_pool", "holds_no_wrapped_pool", "holds_no_deeply_wrapped_pool"].into_iter().take(steps);
         let checks = checks.map(|check| check_value(&value, Place::of(ty), check, runtime));
         return Some(quote!(#(#conditions)* let _ = |#value: #ty| { #(#checks)* };));
     }

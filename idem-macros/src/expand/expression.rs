@@ -41,7 +41,7 @@ fn collect_names(tokens: TokenStream, names: &mut HashSet<String>) {
 }
 
 /// The `name` of each `{name}` and `{name:…}`.
-fn format_arguments(text: &str) -> Vec<String> {
+pub(super) fn format_arguments(text: &str) -> Vec<String> {
     let openings = text.split('{').skip(1);
     let names =
         openings.map(|after| after.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default());

@@ -110,8 +110,7 @@ impl Plan<'_> {
         };
         let inner = function::written(&self.attributes.inner, &signature, &body);
         // It must be async, whatever a lint says.
-        let awaits = expression::names(body).contains("await");
-        let allowed = (!awaits).then(|| quote!(#[allow(clippy::unused_async)]));
+        let allowed = (!self.seen.awaits).then(|| quote!(#[allow(clippy::unused_async)]));
         quote!(#allowed #inner)
     }
 
@@ -396,10 +395,11 @@ impl Plan<'_> {
         let converted = if self.has_storable_result {
             let convert = at_output.begin(quote!(#runtime::__private::IntoResponse::into_response));
             let (returned, conflict) = (value_name("returned"), value_name("conflict"));
+            let converted = at_output.begin(quote!(#returned));
             quote! {
                 let #returned = #result(#(#arguments),*)#awaited;
                 let #conflict = #runtime::lost_conflict!(#returned);
-                #runtime::attribute::answer(#convert(#returned), #conflict)
+                #runtime::attribute::answer(#convert(#converted), #conflict)
             }
         } else {
             quote!(#result(#(#arguments),*)#awaited; ::core::unreachable!())

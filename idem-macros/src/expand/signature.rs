@@ -120,9 +120,12 @@ fn with_concrete(tokens: TokenStream, generics: &[Ident]) -> TokenStream {
 
 /// A `Self` that means the type around the function, and not one that the body implements something for.
 pub(super) fn self_type(function: &Function) -> Option<Ident> {
-    let body = function.body.stream();
-    let has_types = tokens::mention(&body, &|word| ["impl", "struct", "enum", "trait"].contains(&word));
-    let in_signature = tokens::idents(&function.signature.to_token_stream());
-    let in_body = if has_types { Vec::new() } else { tokens::idents(&body) };
-    in_signature.into_iter().chain(in_body).find(|ident| ident == "Self")
+    let is_self = |tokens: &TokenStream| tokens::find_ident(tokens, "Self");
+    let in_signature = is_self(&function.signature.to_token_stream());
+    in_signature.or_else(|| {
+        let body = function.body.stream();
+        let found = is_self(&body)?;
+        let has_types = tokens::mention(&body, &|word| ["impl", "struct", "enum", "trait"].contains(&word));
+        (!has_types).then_some(found)
+    })
 }

@@ -21,6 +21,15 @@ pub(super) fn word(tree: Option<&TokenTree>) -> Option<String> {
     }
 }
 
+/// The first identifier of this name, at any depth.
+pub(super) fn find_ident(tokens: &TokenStream, name: &str) -> Option<Ident> {
+    tokens.clone().into_iter().find_map(|tree| match tree {
+        TokenTree::Ident(ident) => (ident == name).then_some(ident),
+        TokenTree::Group(group) => find_ident(&group.stream(), name),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => None,
+    })
+}
+
 /// Every identifier, at any depth.
 pub(super) fn idents(tokens: &TokenStream) -> Vec<Ident> {
     let mut found = Vec::new();

@@ -31,14 +31,10 @@ async fn create_order(
         use ::idem_runtime::attribute::Unknown as _;
         let _ = |value: Tenant| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
         };
         #[cfg(feature = "region")]
         let _ = |value: Region| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
         };
     };
     #[allow(unused_variables)]

@@ -50,8 +50,6 @@ async fn create_order(
         };
         let _ = |value: Tenant| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
         };
     };
     #[allow(unused_variables)]

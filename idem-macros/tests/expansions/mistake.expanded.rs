@@ -15,8 +15,6 @@ async fn create_order(
         use ::idem_runtime::attribute::Unknown as _;
         let _ = |value: Tenant| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
         };
     };
     let scope = ::idem_runtime::attribute::global_scope();

@@ -37,8 +37,6 @@ async fn checkout(
         use ::idem_runtime::attribute::Unknown as _;
         let _ = |value: User| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_wrapped_pool();
-            ::idem_runtime::attribute::Value::of(&value).holds_no_deeply_wrapped_pool();
         };
         let _ = |value: State<Provider>| {
             ::idem_runtime::attribute::Value::of(&value).holds_no_pool();

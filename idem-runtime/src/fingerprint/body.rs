@@ -1,6 +1,7 @@
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
+use futures_util::TryFutureExt;
 use http::header::CONTENT_TYPE;
 
 use super::{Digest, digest_of_body};
@@ -24,8 +25,8 @@ pub trait ExtractsLast<T, S, M>: Sized {
 }
 
 impl<T: FromRequest<S, M>, S: Sync, M> ExtractsLast<T, S, M> for Checks<true> {
-    async fn extract(request: Request, state: &S) -> Result<T, Response> {
-        T::from_request(request, state).await.map_err(IntoResponse::into_response)
+    fn extract(request: Request, state: &S) -> impl Future<Output = Result<T, Response>> + Send {
+        T::from_request(request, state).map_err(IntoResponse::into_response)
     }
 }
 

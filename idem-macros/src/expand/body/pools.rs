@@ -59,6 +59,12 @@ pub(in super::super) fn is_surely_named_like_a_pool(name: &str) -> bool {
 
 /// Whether the name is taken for a pool where a statement is run on it.
 pub(in super::super) fn is_named_like_a_pool(name: &str) -> bool {
+    // Most names are none, and there are many.
+    let has =
+        |part: &str| name.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()));
+    if !["pool", "db", "data", "conn", "pg", "postgres"].into_iter().any(has) {
+        return false;
+    }
     let lower = name.to_lowercase();
     let lower = lower.trim_matches('_');
     let is_database = DATABASES.iter().any(|database| {
@@ -258,15 +264,11 @@ impl Walk<'_> {
             return false;
         }
         let Some(end) = End::of(&receiver.iter().cloned().collect()) else { return false };
-        let is_pool = if takes {
+        let is_pool = if takes || runs && arguments.iter().any(|argument| self.is_statement(argument)) {
             end.is_pool(self.bindings)
-        } else if runs && arguments.iter().any(|argument| self.is_statement(argument)) {
-            end.is_pool(self.bindings)
-        } else if gets {
-            // `POOL.get()` gives a static's pool, not a pool's connection.
-            end.is_surely_pool(self.bindings) && end.text().chars().any(char::is_lowercase)
         } else {
-            end.is_surely_pool(self.bindings)
+            // `POOL.get()` gives a static's pool, not a pool's connection.
+            end.is_surely_pool(self.bindings) && (runs || end.text().chars().any(char::is_lowercase))
         };
         if is_pool {
             self.report(&end);

@@ -287,12 +287,27 @@ fn mentions_before(trees: &[TokenTree], position: usize, ty: &str) -> bool {
     trees[start..position].iter().any(|tree| word(Some(tree)).is_some_and(|word| word == ty))
 }
 
+const COMMANDS: &[&str] = &["COMMIT", "ROLLBACK", "BEGIN", "ABORT", "END", "START", "PREPARE"];
+
+/// Whether the text may be half of a command, put together by `+`.
+pub(super) fn is_a_piece(text: &str) -> bool {
+    let text = text.trim();
+    let begins = |command: &str| command.get(..text.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(text));
+    text.len() > 1 && COMMANDS.iter().any(|command| begins(command))
+}
+
+/// Whether the word of a command occurs in the text at all.
+pub(super) fn may_have_a_command(text: &str) -> bool {
+    let mut words = text.split(|character: char| !character.is_ascii_alphabetic());
+    words.any(|word| COMMANDS.iter().any(|command| command.eq_ignore_ascii_case(word)))
+}
+
 fn is_in_capitals(text: &str) -> bool {
     !text.chars().any(char::is_lowercase)
 }
 
 /// The command that a constant is named for.
-fn command_named(name: &str) -> Option<&'static str> {
+pub(super) fn command_named(name: &str) -> Option<&'static str> {
     if name.chars().any(char::is_lowercase) {
         return None;
     }
