@@ -25,8 +25,9 @@ const LEAST_FOR_JUDGING: usize = 16 * 1024;
 
 /// What came of an attempt.
 pub(crate) enum Outcome {
-    /// An answer, whatever its status, with its body as far as it is buffered. `lost_one` says that a middleware sent the
-    /// request more than once and that one of them was lost.
+    /// An answer, whatever its status, with its body as far as it is buffered. `lost_one` says that it is not the
+    /// answer to every request that went out: a middleware sent more than one and lost one of them, or the answer is
+    /// that of the page to which the operation's own pointed.
     Answered { response: Response, answer: Answer, lost_one: bool },
     /// No whole answer. What was seen of it, if anything was.
     Failed(Failure, Fate, Option<Answer>),
@@ -58,13 +59,13 @@ pub(crate) async fn send(
         Err(_) => Outcome::Failed(Failure::TimedOut, fate(Fate::Unknown), seen),
         Ok((Ok((response, answer)), followed)) => {
             let sent_to = passage.url().unwrap_or(url);
-            if !followed && !method.is_safe() && was_redirected(&sent_to, response.url()) {
+            if !followed.any && !method.is_safe() && was_redirected(&sent_to, response.url()) {
                 return Outcome::Failed(Failure::Redirected, Fate::Unknown, Some(answer));
             }
-            Outcome::Answered { response, answer, lost_one: passage.has_lost_one() }
+            Outcome::Answered { response, answer, lost_one: passage.has_lost_one() || followed.is_elsewhere }
         }
-        Ok((Err(reqwest_middleware::Error::Reqwest(error)), redirected)) => {
-            let known = fate(edge::fate_of(&error, redirected));
+        Ok((Err(reqwest_middleware::Error::Reqwest(error)), followed)) => {
+            let known = fate(edge::fate_of(&error, followed.any));
             Outcome::Failed(failure(error), known, seen)
         }
         Ok((Err(foreign), _)) => match Error::from(foreign) {

@@ -83,11 +83,10 @@ impl Budgets {
         Ok(Self { share, floor: floor.into(), started: Instant::now(), hosts: Mutex::default() })
     }
 
-    /// Counts a request, and that it is under way until the spender is dropped.
+    /// Counts an operation as under way until the spender is dropped.
     pub(crate) fn enter(&self, host: &str) -> Spender<'_> {
         self.with(host, |host, current| {
             host.under_way += 1;
-            host.slots[current].requests += 1;
             host.note_under_way(current);
         });
         Spender { budgets: self, host: host.to_owned() }
@@ -183,6 +182,11 @@ fn make_room(hosts: &mut HashMap<String, Host>) {
 }
 
 impl Spender<'_> {
+    /// Counts a first attempt. A request that is refused, or that a breaker holds back, earns nothing.
+    pub(crate) fn deposit(&self) {
+        self.budgets.with(&self.host, |host, current| host.slots[current].requests += 1);
+    }
+
     /// An attempt ended, with an answer from a host that is well or without.
     pub(crate) fn ended(&self, answered: bool) {
         self.budgets.with(&self.host, |host, current| {
@@ -220,6 +224,7 @@ mod tests {
     /// A request that fails and asks for one retry, at a host that is down.
     fn failing_request(budgets: &Budgets) -> bool {
         let spender = budgets.enter(HOST);
+        spender.deposit();
         spender.ended(false);
         spender.withdraw()
     }
@@ -239,6 +244,7 @@ mod tests {
     async fn a_quiet_client_may_retry_up_to_the_floor() {
         let budgets = Budgets::new(0.1, 10).unwrap();
         let only = budgets.enter(HOST);
+        only.deposit();
         let first: Vec<bool> = (0..12).map(|_| only.withdraw()).collect();
         assert_eq!(first.iter().filter(|allowed| **allowed).count(), 10);
         assert_eq!(budgets.state(HOST), BudgetState { requests: 1, retries: 10, left: 0 });
@@ -252,10 +258,12 @@ mod tests {
     async fn requests_that_succeed_give_nothing_back_beyond_their_share() {
         let budgets = Budgets::new(0.1, 0).unwrap();
         let spender = budgets.enter(HOST);
+        spender.deposit();
         assert!(!spender.withdraw());
-        (0..8).for_each(|_| budgets.enter(HOST).ended(true));
-        assert!(!spender.withdraw());
+        (0..8).for_each(|_| budgets.enter(HOST).deposit());
         drop(budgets.enter(HOST));
+        assert!(!spender.withdraw(), "what was never sent earns nothing");
+        budgets.enter(HOST).deposit();
         assert!(spender.withdraw() && !spender.withdraw());
     }
 

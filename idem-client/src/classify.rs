@@ -274,7 +274,8 @@ pub(crate) enum Known {
 ///
 /// `earlier` is the fate of the attempts before it. After an attempt of unknown fate a refusal proves nothing: it may
 /// come from in front of the operation (the token check, the body parser, a proxy), which knows no key. Only a
-/// success, a redirect, or an answer that is marked as a replay is then the operation's own.
+/// success, a redirect, or an answer that is marked as a replay is then the operation's own. A 307 or 308 that was not
+/// followed is not: it asks for the same request elsewhere.
 pub(crate) fn knowledge(answer: &Answer, verdict: Verdict, earlier: Fate) -> Known {
     match verdict {
         Verdict::Mismatch | Verdict::EffectsUnknown | Verdict::Unsettled | Verdict::InFlight => return Known::Unknown,
@@ -284,7 +285,9 @@ pub(crate) fn knowledge(answer: &Answer, verdict: Verdict, earlier: Fate) -> Kno
         }
         Verdict::Final => {}
     }
-    if answer.status.is_success() || answer.status.is_redirection() || answer.is_replay() {
+    let points_elsewhere = matches!(answer.status.as_u16(), 307 | 308);
+    let is_own = answer.status.is_success() || (answer.status.is_redirection() && !points_elsewhere);
+    if is_own || answer.is_replay() {
         Known::Told
     } else if answer.status.is_client_error() && earlier != Fate::Unknown {
         Known::NotDone
@@ -482,7 +485,7 @@ mod tests {
                 if !verdict.is_final() {
                     continue;
                 }
-                let own = code < 400 || marked;
+                let own = (code < 400 && ![307, 308].contains(&code)) || marked;
                 assert_eq!(after(Fate::Unknown), if own { Known::Told } else { Known::Unknown }, "{code} {marked}");
                 for certain in [Fate::NotSent, Fate::Refused] {
                     let expected = match code {

@@ -172,6 +172,9 @@ impl<'a> Delivery<'a> {
             }
         };
         self.attempts += 1;
+        if self.attempts == 1 {
+            self.spender.deposit();
+        }
         let begun = Instant::now();
         // If the caller goes away in the middle of it, nobody knows.
         self.set_fate_unknown(true);
@@ -321,7 +324,8 @@ impl<'a> Delivery<'a> {
             }
         };
         if let Some(body) = &self.body {
-            *request.body_mut() = Some(body.make().await?);
+            let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+            *request.body_mut() = Some(timeout_at(self.deadline, body.make()).await.map_err(late).flatten()?);
         }
         request.headers_mut().insert(ATTEMPT_HEADER, HeaderValue::from(self.attempts + 1));
         if let Some(name) = &self.shared.settings.deadline_header {

@@ -16,7 +16,10 @@ use crate::redirect;
 /// The last middleware of a stack of your own, below everything that may fail or change the URL:
 /// `ClientBuilder::new(http).with(layer).with(signing).with(NetworkEdge)`. [`Client`](crate::Client) has it already.
 ///
-/// Without it a middleware's error counts as "may have happened" even where nothing was sent.
+/// It tells what really went out: to which URL (a middleware may change it, and a redirect must not pass for that), whether
+/// one of several requests that a middleware sent was lost, and that a request was never connected although a middleware
+/// failed over it. What did not come as far as the edge counts as "may have happened" in a stack of your own, since the
+/// layer cannot know that an edge is there; with [`Client`](crate::Client) it counts as not sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetworkEdge;
 

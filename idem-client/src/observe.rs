@@ -20,7 +20,7 @@ pub struct AttemptReport<'a> {
     pub method: &'a Method,
     /// Scheme, host and port.
     pub host: &'a str,
-    /// The attempt's number; 0 when the client gave up without making one.
+    /// The attempt's number. Where the client gives up without another attempt it is that of the last one, or 0.
     pub number: u32,
     /// How long it took.
     pub took: Duration,
@@ -61,6 +61,13 @@ pub enum NextStep {
     },
 }
 
+impl AttemptReport<'_> {
+    /// Whether there was an attempt since the last report: a breaker or the deadline may have forbidden it.
+    fn is_of_an_attempt(&self) -> bool {
+        self.status.is_some() || self.failure.is_some()
+    }
+}
+
 /// A function of the application's that sees each attempt.
 pub(crate) type Observer = Box<dyn Fn(&AttemptReport<'_>) + Send + Sync>;
 
@@ -82,7 +89,7 @@ pub(crate) fn report(report: &AttemptReport<'_>, observer: Option<&Observer>) {
     let &AttemptReport { operation, method, host, number: attempt, took, next, .. } = report;
     let outcome = Outcome(report);
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    if attempt > 0 {
+    if report.is_of_an_attempt() {
         tracing::debug!(operation, %method, host, attempt, %outcome, took_ms, "attempt");
     }
     let wait_ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -113,7 +120,7 @@ pub(crate) fn report(report: &AttemptReport<'_>, observer: Option<&Observer>) {
 fn count(report: &AttemptReport<'_>) {
     let host = report.host.to_owned();
     let outcome = Outcome(report).to_string();
-    if report.number > 0 {
+    if report.is_of_an_attempt() {
         metrics::counter!("idem_client_attempts_total", "host" => host.clone(), "outcome" => outcome.clone())
             .increment(1);
         metrics::histogram!("idem_client_attempt_duration_seconds", "host" => host.clone())

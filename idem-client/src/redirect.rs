@@ -19,6 +19,16 @@ tokio::task_local! {
 struct Present {
     changes_nothing: bool,
     followed: Cell<bool>,
+    /// A 303 was followed: the request itself was answered, and what comes is the answer to a GET.
+    is_elsewhere: Cell<bool>,
+}
+
+/// Which redirects were followed in an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Followed {
+    pub(crate) any: bool,
+    /// The answer is that of a GET, although the request was another one: see [`Present::is_elsewhere`].
+    pub(crate) is_elsewhere: bool,
 }
 
 /// The redirect policy that [`crate::Client`] uses. Set it on a `reqwest::Client` of your own:
@@ -37,7 +47,11 @@ fn decide(attempt: Attempt<'_>) -> Action {
     if attempt.previous().len() > MOST_REDIRECTS {
         return attempt.error("more than 10 redirects");
     }
-    let _ = PRESENT.try_with(|present| present.followed.set(true));
+    let _ = PRESENT.try_with(|present| {
+        present.followed.set(true);
+        let becomes_get = attempt.status().as_u16() == 303 && !present.changes_nothing;
+        present.is_elsewhere.set(present.is_elsewhere.get() || becomes_get);
+    });
     attempt.follow()
 }
 
@@ -53,14 +67,16 @@ pub(crate) fn follows_by_itself(client: &reqwest::Client) -> bool {
     !["Policy(Custom)", "Policy(None)"].iter().any(|policy| shown.contains(policy))
 }
 
-/// Runs one attempt so that the policy knows its method; says whether a redirect was followed.
-pub(crate) async fn watch<T>(method: &Method, attempt: impl Future<Output = T>) -> (T, bool) {
+/// Runs one attempt so that the policy knows its method; says which redirects were followed.
+pub(crate) async fn watch<T>(method: &Method, attempt: impl Future<Output = T>) -> (T, Followed) {
     let changes_nothing = matches!(*method, Method::GET | Method::HEAD);
-    let present = Present { changes_nothing, followed: Cell::new(false) };
+    let present = Present { changes_nothing, followed: Cell::new(false), is_elsewhere: Cell::new(false) };
     PRESENT
         .scope(present, async {
             let outcome = attempt.await;
-            (outcome, PRESENT.with(|present| present.followed.get()))
+            let followed =
+                |present: &Present| Followed { any: present.followed.get(), is_elsewhere: present.is_elsewhere.get() };
+            (outcome, PRESENT.with(followed))
         })
         .await
 }

@@ -24,10 +24,10 @@ mod sealed {
 ///
 /// | answer | [`settled`](Self::settled) | [`may_have_happened`](Self::may_have_happened) |
 /// | --- | --- | --- |
-/// | 2xx, 3xx | yes | yes: it has |
+/// | 2xx, 3xx (but a 307 or 308 that was not followed) | yes | yes: it has |
 /// | marked as a replay | yes | yes |
 /// | 4xx, and no attempt before it was lost | yes | no |
-/// | 4xx after a lost attempt; a key that was used with another request; 5xx | no | yes |
+/// | 4xx after a lost attempt; a key that was used with another request; 307, 308, 5xx | no | yes |
 ///
 /// What is not settled is on [`pending`](crate::Layer::pending), and what is settled is not.
 pub trait ResponseExt: sealed::Sealed {

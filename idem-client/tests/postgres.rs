@@ -104,7 +104,7 @@ async fn what_nobody_waited_for_was_never_begun() {
     holder.rollback().await.unwrap();
     // The record is written now, and withdrawn.
     let withdrawn = "SELECT count(*) FROM pg_stat_activity
-        WHERE state = 'idle' AND query LIKE '%DELETE FROM idem_client_journal%begun_by%' AND query NOT LIKE '%LIKE%'";
+        WHERE datname = current_database() AND state = 'idle' AND query LIKE '%DELETE FROM idem_client_journal%begun_by%' AND query NOT LIKE '%LIKE%'";
     while sqlx::query_scalar::<_, i64>(withdrawn).fetch_one(&database.pool()).await.unwrap() == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

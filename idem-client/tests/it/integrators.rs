@@ -105,6 +105,7 @@ async fn what_it_calls_settled_is_what_the_crate_calls_settled() {
         (vec![in_front(400)], "400 True"),
         (vec![in_front(500)], "500 False"),
         (vec![in_front(302)], "302 True"),
+        (vec![in_front(307)], "307 False"),
         (vec![lost.clone(), in_front(400)], "400 False"),
         (vec![lost.clone(), in_front(422)], "422 False"),
         (vec![lost.clone(), in_front(429), in_front(401)], "401 False"),

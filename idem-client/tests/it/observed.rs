@@ -59,6 +59,33 @@ async fn the_application_is_told_of_each_attempt() {
     assert_eq!(told.len(), 5);
 }
 
+#[tokio::test]
+async fn giving_up_without_an_attempt_is_no_attempt() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&told);
+    let client = Client::builder().back_off(Duration::from_millis(1), Duration::from_millis(1));
+    let client = client.breaker(1, Duration::from_secs(5)).on_attempt(move |attempt| {
+        telling.lock().unwrap().push((
+            attempt.number,
+            attempt.failure,
+            matches!(attempt.next, NextStep::GiveUp { .. }),
+        ));
+    });
+    let client = client.build().unwrap();
+    let server = Server::script([Act::DropAfter]).await;
+    let (log, _guard) = Log::start(tracing::Level::DEBUG);
+    let error = client.post(server.url("/orders")).key(Key::of("order", &1)).send().await.unwrap_err();
+    assert_eq!(error.gave_up().unwrap().reason(), Reason::BreakerOpen);
+    client.post(server.url("/orders")).key(Key::of("order", &2)).send().await.unwrap_err();
+    assert_eq!(*told.lock().unwrap(), [(1, Some("broken"), false), (1, None, true), (0, None, true)]);
+    let text = log.text();
+    assert_eq!(
+        text.lines().filter(|line| line.contains("idem_client") && line.contains("took_ms")).count(),
+        1,
+        "{text}"
+    );
+}
+
 const SECRETS: [&str; 7] =
     ["s3cret-key", "s3cret-body", "s3cret-query", "hunter2", "s3cret-token", "s3cret-answer", "s3cret-header"];
 

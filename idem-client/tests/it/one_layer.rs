@@ -83,6 +83,13 @@ impl io::Write for Log {
 
 impl Log {
     pub(crate) fn start(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
+        // Whether an event is of interest is asked once, of the thread that comes by first. A test without a log must not
+        // answer for one that has one, so every thread has a subscriber, and this one wants everything.
+        static EVERYWHERE: std::sync::Once = std::sync::Once::new();
+        EVERYWHERE.call_once(|| {
+            let all = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(io::sink);
+            tracing::subscriber::set_global_default(all.finish()).unwrap();
+        });
         let log = Self::default();
         let writer = log.clone();
         let subscriber =

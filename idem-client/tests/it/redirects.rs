@@ -1,6 +1,8 @@
 //! Redirects: followed when the request survives them, handed to the caller when it would not.
 
-use idem_client::{Attempts, Client, Error, FileJournal, Key, NetworkEdge, Reason, ResponseExt as _, redirect_policy};
+use idem_client::{
+    Attempts, Client, Error, FileJournal, Key, NetworkEdge, Reason, ReplayableBody, ResponseExt as _, redirect_policy,
+};
 use reqwest_middleware::ClientBuilder;
 
 use crate::support::{Act, Directory, Server, answer};
@@ -53,6 +55,50 @@ async fn see_other_is_fetched() {
     assert_eq!(post(&server).await.status(), 201);
     let seen = server.seen();
     assert_eq!((seen[1].method.as_str(), seen[1].body.as_str()), ("GET", ""));
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_page_behind_a_303_does_not_deny_the_operation() {
+    for status in [401, 404, 429, 500] {
+        let directory = Directory::new();
+        let server = Server::start(move |_, request| match request.path.as_str() {
+            "/old" => Act::Answer(answer(303).header("location", "/new")),
+            _ => Act::Refuse(answer(status)),
+        })
+        .await;
+        let journal = FileJournal::open(directory.path("journal")).unwrap();
+        let client = Client::builder().journal(journal).attempts(1).build().unwrap();
+        let may_have_happened = match client.post(server.url("/old")).key(Key::of("order", &1)).send().await {
+            Ok(response) => {
+                assert!(!response.settled(), "{status}");
+                response.may_have_happened()
+            }
+            Err(error) => error.may_have_happened(),
+        };
+        assert!(may_have_happened, "{status}: it has happened, the server said where to look");
+        assert_eq!(client.pending().await.unwrap().len(), 1, "{status}");
+        // Behind a 307 the refusal is that of the request itself.
+        let server = Server::start(move |_, request| match request.path.as_str() {
+            "/old" => Act::Refuse(answer(307).header("location", "/new")),
+            _ => Act::Refuse(answer(404)),
+        })
+        .await;
+        let response = client.post(server.url("/old")).key(Key::of("order", &2)).send().await.unwrap();
+        assert_eq!((response.settled(), response.may_have_happened()), (true, false));
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_that_could_not_be_followed_is_not_the_operations_word() {
+    for status in [307, 308] {
+        let server = redirecting(status).await;
+        let body = ReplayableBody::new(|| async { Ok("x".into()) });
+        let client = Client::builder().build().unwrap();
+        let request = client.post(server.url("/old")).key(Key::of("order", &1)).replayable(body);
+        let response = request.send().await.unwrap();
+        let said = (response.status().as_u16(), response.settled(), server.effects().len());
+        assert!(said == (status, false, 0) || said == (201, true, 1), "{said:?}");
+    }
 }
 
 #[tokio::test]
@@ -109,6 +155,13 @@ async fn a_client_that_follows_redirects_by_itself_is_refused_at_build() {
         let response = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap();
         assert_eq!((response.status().as_u16(), server.seen().len()), (301, 1));
     }
+    // A policy of one's own may do anything, so it is found at run time.
+    let own = reqwest::redirect::Policy::custom(|attempt| attempt.follow());
+    let http = reqwest::Client::builder().redirect(own).build().unwrap();
+    let server = redirecting(301).await;
+    let client = Client::builder().http(http).build().unwrap();
+    let error = client.post(server.url("/old")).key(Key::of("order", &1)).send().await.unwrap_err();
+    assert_eq!((error.gave_up().unwrap().reason(), error.may_have_happened()), (Reason::Redirected, true), "{error}");
     // A builder's policy is replaced.
     let server = redirecting(302).await;
     let client = Client::builder().http_builder(reqwest::Client::builder()).build().unwrap();

@@ -60,7 +60,7 @@ pub(crate) enum Event {
 
 use Event::*;
 
-pub(crate) const EVENTS: [Event; 22] = [
+pub(crate) const EVENTS: [Event; 23] = [
     Good,
     Lost,
     LostBefore,
@@ -82,6 +82,7 @@ pub(crate) const EVENTS: [Event; 22] = [
     MiddlewareFailsAfter,
     MiddlewareFailsOverLoss,
     CancelledAfter,
+    CancelledBefore,
     Killed,
 ];
 
@@ -190,7 +191,7 @@ impl World {
 }
 
 fn from_header(text: &str) -> Event {
-    EVENTS.into_iter().chain([CancelledBefore]).find(|event| format!("{event:?}") == text).unwrap()
+    EVENTS.into_iter().find(|event| format!("{event:?}") == text).unwrap()
 }
 
 /// A middleware below the retry layer: sends each attempt where its event has it, and fails where it must.
