@@ -136,19 +136,19 @@ impl Idempotency {
     }
 
     async fn touch_failed(&self, statement: sqlx::SqlStr, operation: &FailedOperation) -> Result<bool, Error> {
-        let mut connection = self.connection().await?;
-        let touch = self.query(&statement).bind(&operation.scope).bind(&operation.key);
-        let touched = touch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
-        Ok(touched.rows_affected() == 1)
+        let connection = self.connection().await?;
+        let touch = || self.query(&statement).bind(&operation.scope).bind(&operation.key);
+        let touched = self.execute(connection, touch).await.map_err(|error| self.not_executed(error))?;
+        Ok(touched == 1)
     }
 
     /// Marks an operation that nobody owns as failed.
     #[cfg(feature = "axum")]
     pub(crate) async fn fail_operation(&self, scope: &str, key: &str, failure: &str) -> Result<(), Error> {
-        let mut connection = self.connection().await?;
-        let fail = self.query(&self.statements().fail).bind(scope).bind(key).bind(failure);
-        let failed = fail.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?;
-        if failed.rows_affected() == 1 {
+        let connection = self.connection().await?;
+        let fail = || self.query(&self.statements().fail).bind(scope).bind(key).bind(failure);
+        let failed = self.execute(connection, fail).await.map_err(|error| self.not_executed(error))?;
+        if failed == 1 {
             tracing::error!(failure, "an operation could not be completed and needs a person");
         }
         Ok(())

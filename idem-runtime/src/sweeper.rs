@@ -42,9 +42,9 @@ impl Idempotency {
 
     async fn sweep_batch(&self, statement: &SqlStr) -> Result<u64, Error> {
         let settings = self.settings();
-        let mut connection = self.connection().await?;
-        let batch = self.query(statement).bind(i64::from(settings.sweep_batch));
-        let swept = batch.execute(&mut *connection).await.map_err(|error| self.not_executed(error))?.rows_affected();
+        let connection = self.connection().await?;
+        let batch = || self.query(statement).bind(i64::from(settings.sweep_batch));
+        let swept = self.execute(connection, batch).await.map_err(|error| self.not_executed(error))?;
         #[cfg(feature = "metrics")]
         metrics::counter!("idem_swept_total").increment(swept);
         Ok(swept)

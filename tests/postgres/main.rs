@@ -18,6 +18,7 @@ mod races;
 mod relay;
 mod retention;
 mod steps;
+mod surroundings;
 mod telemetry;
 
 /// The tables of `README.md` are part of the documentation: a test that is renamed must be renamed there.

@@ -75,14 +75,23 @@ impl<T, const CHECKED: bool> WithFingerprint<T, CHECKED> {
         let body = if too_long {
             Body::new(Limited::new(Body::from("too long"), 0))
         } else {
-            let failed = io::Error::other(rejection.body_text());
+            let failed = io::Error::other(cause(rejection));
             Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(failed)]))
         };
-        let hash = sha256(&[b"no body", rejection.body_text().as_bytes()]);
+        let hash = sha256(&[b"no body", &[u8::from(too_long)]]);
         let request = Request::from_parts(parts, body);
         let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
         Ok(Self { value, digest: Digest { hash, body: Bytes::new() } })
     }
+}
+
+/// What the client's connection said, without the words that the extractor puts before it.
+fn cause(rejection: &BytesRejection) -> String {
+    let mut cause: &dyn std::error::Error = rejection;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 /// The last argument with checks of its type, where no fingerprint is made of the body.

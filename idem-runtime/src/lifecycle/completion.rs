@@ -85,6 +85,10 @@ impl Unit for Tx {
             drop(self);
             return claim.resolve(error, sent).await;
         }
+        if let (Verdict::Refuse(stored), true) = (&verdict, self.is_out_of_step()) {
+            drop(self);
+            return claim.refuse_anew(stored, error).await;
+        }
         let conflict = self.met_conflict() && is_in_failed_transaction(&error);
         self.release_connection(&error);
         if is_taken(&error) {
@@ -132,6 +136,26 @@ impl Claim {
             ttl: self.ttl,
             replaces_expired,
         }
+    }
+
+    /// Stores a refusal on another connection, once the first one's transaction has ended with it.
+    async fn refuse_anew(&self, stored: &StoredResponse, error: sqlx::Error) -> Result<Ended, Error> {
+        for pause in RESOLVE_PAUSES {
+            sleep(pause).await;
+            match self.acquire(None).await {
+                Ok(Standing::Completed(stored)) => return Ok(Ended::Stored(stored)),
+                Ok(Standing::Free(Free { mut tx, mark, place: Place::Absent { expired } })) => {
+                    let statements = self.idempotency.statements();
+                    let refusal = statements.refusal(&self.outcome(stored, expired), self.lock);
+                    if tx.roll_back_and(&mark, &refusal).await.is_ok() {
+                        tx.finish();
+                        return Ok(Ended::Own);
+                    }
+                }
+                Ok(Standing::Free(_) | Standing::InFlight) | Err(_) => {}
+            }
+        }
+        Err(self.idempotency.unavailable(error))
     }
 
     /// Makes an escape final for its key, so that no retry repeats effects that may be there.

@@ -71,7 +71,7 @@ async fn keep(claim: Claim, token: i64, lost: Arc<AtomicBool>, resting: Arc<Atom
 async fn renew(claim: &Claim, token: i64) -> Result<bool, crate::Error> {
     let idempotency = &claim.idempotency;
     let connection = idempotency.connection().await?;
-    let renew = claim.about_key(&idempotency.statements().renew).bind(token).bind(claim.lease.as_secs_f64());
+    let renew = || claim.about_key(&idempotency.statements().renew).bind(token).bind(claim.lease.as_secs_f64());
     let renewed = idempotency.execute(connection, renew).await.map_err(|error| idempotency.not_executed(error))?;
     Ok(renewed == 1)
 }

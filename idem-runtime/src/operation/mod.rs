@@ -335,12 +335,9 @@ impl Operation {
     async fn try_record(&mut self, line: &[u8]) -> Result<(), Error> {
         let idempotency = self.claim.idempotency.clone();
         let connection = idempotency.connection().await?;
-        let record = self
-            .claim
-            .about_key(&idempotency.statements().record)
-            .bind(self.token)
-            .bind(self.claim.lease.as_secs_f64())
-            .bind(line);
+        let (claim, token) = (self.claim.clone(), self.token);
+        let record =
+            || claim.about_key(&idempotency.statements().record).bind(token).bind(claim.lease.as_secs_f64()).bind(line);
         match idempotency.execute(connection, record).await {
             Ok(1) => Ok(()),
             Ok(_) => Err(self.fail(Broken::Lost)),
@@ -377,15 +374,16 @@ impl Operation {
         reason: Option<&str>,
     ) -> Result<bool, Error> {
         let idempotency = &self.claim.idempotency;
-        let complete = self
-            .claim
-            .about_key(&idempotency.statements().complete_steps)
-            .bind(self.token)
-            .bind(self.claim.ttl.as_secs_f64())
-            .bind(stored.status.cast_signed())
-            .bind(&stored.headers)
-            .bind(&*stored.body)
-            .bind(reason);
+        let complete = || {
+            self.claim
+                .about_key(&idempotency.statements().complete_steps)
+                .bind(self.token)
+                .bind(self.claim.ttl.as_secs_f64())
+                .bind(stored.status.cast_signed())
+                .bind(&stored.headers)
+                .bind(&*stored.body)
+                .bind(reason)
+        };
         let completed = idempotency
             .execute(connection?, complete)
             .await
@@ -400,7 +398,7 @@ impl Operation {
             // The lease runs out by itself.
             return Ok(());
         };
-        let give_back = self.claim.about_key(&idempotency.statements().give_back).bind(self.token);
+        let give_back = || self.claim.about_key(&idempotency.statements().give_back).bind(self.token);
         idempotency.execute(connection, give_back).await.map(drop)
     }
 }

@@ -125,7 +125,7 @@ impl Operation {
     /// The server refused the first transaction, and the handler may have an answer to that: storing it needs a claim. Without one,
     /// because the database is away or a rival was faster, the attempt ends when it is checked.
     async fn claim_anew(&mut self, part: Part) {
-        if self.is_leased() || part.tx.depth() != 1 {
+        if self.is_leased() || part.tx.depth() != 1 || part.tx.is_out_of_step() {
             return self.given_back(part);
         }
         let attempt = self.new_attempt(&part);

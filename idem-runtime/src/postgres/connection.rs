@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{Executor, PgConnection, Postgres, SqlStr};
+use sqlx::{Connection, Executor, PgConnection, Postgres, SqlStr};
 use tokio::time::timeout;
 use tracing::dispatcher::{Dispatch, get_default};
 use tracing::instrument::WithSubscriber;
@@ -37,13 +37,19 @@ impl Idempotency {
     }
 
     /// Executes a statement of ours that is a transaction of its own; how many rows it touched.
-    pub(crate) async fn execute(
+    pub(crate) async fn execute<'q>(
         &self,
         mut connection: PoolConnection<Postgres>,
-        statement: Query<'_, Postgres, PgArguments>,
+        statement: impl Fn() -> Query<'q, Postgres, PgArguments>,
     ) -> sqlx::Result<u64> {
-        let executed = within(self.settings().connection_timeout, statement.execute(&mut *connection)).await;
-        executed.inspect_err(|error| close_if_lost(&mut connection, error)).map(|executed| executed.rows_affected())
+        let limit = self.settings().connection_timeout;
+        let executed = match within(limit, statement().execute(&mut *connection)).await {
+            Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
+                within(limit, execute_read_write(&mut connection, statement())).await
+            }
+            executed => executed.map(|executed| executed.rows_affected()),
+        };
+        executed.inspect_err(|error| close_if_lost(&mut connection, error))
     }
 
     /// What to answer after an error of a statement that changed nothing.
@@ -54,6 +60,17 @@ impl Idempotency {
             Answer::ReadOnly | Answer::Unknown => self.unavailable(error),
         }
     }
+}
+
+/// Where transactions are read-only unless they say otherwise. A server that has become a replica refuses this, too.
+async fn execute_read_write(
+    connection: &mut PgConnection,
+    statement: Query<'_, Postgres, PgArguments>,
+) -> sqlx::Result<u64> {
+    let mut transaction = connection.begin_with("BEGIN READ WRITE").await?;
+    let executed = statement.execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(executed.rows_affected())
 }
 
 /// A connection that was given up in the middle of a statement, or whose server takes no writes any more, must not go back to the

@@ -142,6 +142,9 @@ impl Tx {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
+        if self.is_out_of_step() {
+            return Err(self.answer_of_the_last(mark, error).await);
+        }
         if is_of_a_check(&error) {
             return Err(self.diagnose(mark, &error).await);
         }
@@ -167,6 +170,9 @@ impl Tx {
 
     /// Why the commit failed: by itself, or because this is not the transaction that was begun.
     async fn not_committed(&mut self, mark: &Mark, error: sqlx::Error) -> NotEnded {
+        if self.is_out_of_step() {
+            return self.answer_of_the_last(mark, error).await;
+        }
         if is_of_a_check(&error) {
             return self.diagnose(mark, &error).await;
         }
@@ -182,6 +188,15 @@ impl Tx {
                 Err(found) if is_of_a_check(&found) => self.diagnose(mark, &found).await,
                 _ => error.into(),
             },
+            _ => error.into(),
+        }
+    }
+
+    /// What the server said to the message before comes with the next one.
+    async fn answer_of_the_last(&mut self, mark: &Mark, error: sqlx::Error) -> NotEnded {
+        let ask = self.idempotency().statements().ask_the_witness(mark);
+        match self.send(ask).await {
+            Err(last) if is_of_a_check(&last) => NotEnded::Escaped(Escape::Left),
             _ => error.into(),
         }
     }

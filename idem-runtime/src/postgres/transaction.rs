@@ -68,6 +68,8 @@ pub struct Tx {
     seen: Seen,
     /// Whether the handler has had the connection in its hands.
     used: bool,
+    /// A COPY was dropped midway: sqlx takes each answer from now on for the one before.
+    out_of_step: bool,
     /// How long the server may take over a statement of ours.
     statement_timeout: Duration,
     /// Whether the pool may have the connection back: not before its transaction has ended for certain.
@@ -123,6 +125,7 @@ impl Tx {
             mark: begin.mark.clone(),
             seen: Seen::default(),
             used: false,
+            out_of_step: false,
             statement_timeout: begin.lease.saturating_add(limit),
             reusable: false,
         };
@@ -192,7 +195,13 @@ impl Tx {
 
     /// Sends commands of ours in the simple protocol, in one round trip.
     pub(crate) async fn send(&mut self, commands: SqlStr) -> sqlx::Result<()> {
-        connection::send(&mut self.connection, self.statement_timeout, commands).await
+        let sent = connection::send(&mut self.connection, self.statement_timeout, commands).await;
+        self.out_of_step |= sent.as_ref().is_err_and(is_of_dropped_copy);
+        sent
+    }
+
+    pub(crate) fn is_out_of_step(&self) -> bool {
+        self.out_of_step
     }
 
     /// Waits for what the handler has sent and not awaited, so that no answer to it is taken for an answer to us.
@@ -210,7 +219,7 @@ impl Tx {
     /// Gives the connection back while nothing that matters is open: the rollback travels with the pool's ping, after
     /// the answer.
     pub(crate) fn finish(mut self) {
-        if self.depth() == 1 && self.seen.lost.is_none() {
+        if self.depth() == 1 && self.seen.lost.is_none() && !self.out_of_step {
             PgTransactionManager::start_rollback(&mut self.connection);
             self.reusable = true;
         }
@@ -267,6 +276,11 @@ impl Tx {
         }
         Ok((&mut self.connection, &mut self.seen))
     }
+}
+
+/// What sqlx has the server say when a COPY of the handler's was neither finished nor failed.
+fn is_of_dropped_copy(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.message().contains("PgCopyIn dropped"))
 }
 
 fn ended() -> sqlx::Error {

@@ -37,7 +37,7 @@ async fn deliver(pool: PgPool, message: Message) -> Result<(), Box<dyn std::erro
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
     let receivers = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
-    let builder = Idempotency::builder(pool).relay_lease(Duration::from_secs(1)).delivery_attempts(3);
+    let builder = Idempotency::builder(pool).relay_lease(Duration::from_secs(2)).delivery_attempts(3);
     let relay = builder.build()?.relay().on_any(move |message| deliver(receivers.clone(), message)).start()?;
     println!("started");
     std::future::pending::<()>().await;

@@ -107,7 +107,7 @@ impl Wire {
     async fn probe(&self, listener: &mut PgListener) -> Result<bool, Error> {
         let probe = uuid::Uuid::new_v4().to_string();
         let connection = self.idempotency.connection().await?;
-        let notify = self.idempotency.query(&self.idempotency.outbox_statements().probe).bind(&probe);
+        let notify = || self.idempotency.query(&self.idempotency.outbox_statements().probe).bind(&probe);
         self.idempotency.execute(connection, notify).await.map_err(|error| self.idempotency.not_executed(error))?;
         let arrives = async {
             while let Some(notification) = listener.try_recv().await? {
