@@ -695,3 +695,19 @@ async fn clients_that_hang_up_leave_connections_for_others() {
     let sent = router.oneshot(request("/transaction", &headers, &work)).await.expect("an answer");
     assert_eq!(Reply::of(sent).await.status, 201, "there is room again");
 }
+
+/// Another attempt has taken the operation over when the first one's helper commits: neither may go on.
+#[tokio::test]
+async fn an_escape_ends_an_operation_that_another_attempt_has_taken_over() {
+    let world = World::start().await;
+    let take_over = "UPDATE idem.idempotency_keys SET token = token + 1, lease_expires_at = clock_timestamp()";
+    let work = Work { sql: format!("{take_over}; INSERT INTO entries (text) VALUES ('escaped'); COMMIT"), status: 201 };
+    for replayed in [false, true, true] {
+        let headers = [("tenant", "a"), ("idempotency-key", "k")];
+        let sent = world.router.clone().oneshot(request("/later", &headers, &work)).await.expect("an answer");
+        let reply = Reply::of(sent).await;
+        assert_eq!((reply.status, reply.problem().as_str()), (500, "effects-unknown"), "{reply:?}");
+        assert_eq!(reply.replayed(), replayed);
+    }
+    assert_eq!(world.count("entries").await, 1);
+}

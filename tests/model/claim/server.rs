@@ -1,12 +1,20 @@
 //! What a process does with a request: the life of a request in idem-runtime, without its handler's work.
 
 use super::postgres::{Message, Reply, Row, Session};
-use super::{Claim, Outcome, State, Verdict};
+use super::{Claim, Kind, Outcome, State, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Request {
     pub(super) process: u8,
     pub(super) phase: Phase,
+    /// The handler has left its transaction.
+    pub(super) left: bool,
+    /// One of the handler's statements has failed.
+    pub(super) failed: bool,
+    /// What would have told of an escape was lost, or the storing of it given up.
+    pub(super) lost: bool,
+    /// The retention in which a client had been told, when its look-up began, that the effects are not known.
+    pub(super) late: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,11 +32,22 @@ pub(super) enum Phase {
     /// The outcome is on its way into the table.
     Storing {
         outcome: Outcome,
+        replaces_expired: bool,
+        /// A refusal, behind the rollback of an aborted transaction.
+        aborted: bool,
     },
-    /// The rollback is on its way.
-    Releasing,
-    /// That the effects are not known is on its way into the table.
-    StoringEscape,
+    /// The handler's writes are rolled back, and nothing is stored.
+    Releasing {
+        aborted: bool,
+    },
+    /// The commit has failed. Before that is answered, the witness is asked.
+    CommitFailed {
+        rival: bool,
+    },
+    /// It is an escape; whatever is open is rolled back.
+    GivingUp,
+    /// That it is an escape is on its way into the table.
+    StoringUnknown,
     Ended(Answer),
     /// The process died.
     Died,
@@ -51,13 +70,22 @@ pub(super) enum Answer {
     Final { outcome: Outcome, found: bool },
     /// 409.
     InFlight,
-    /// 5xx: a retry will learn more.
+    /// 5xx: a retry will learn more. Also the handler's own, whose writes are rolled back.
     Unavailable,
-    /// 5xx of the handler's own, which says that nothing was changed.
-    RolledBack,
+}
+
+impl Phase {
+    /// Its connection alone can tell whether it is an escape.
+    pub(super) fn needs_the_witness(self) -> bool {
+        matches!(self, Self::Running { .. } | Self::Storing { .. } | Self::Releasing { .. } | Self::CommitFailed { .. })
+    }
 }
 
 impl Request {
+    pub(super) fn new(process: u8, phase: Phase) -> Self {
+        Self { process, phase, left: false, failed: false, lost: false, late: None }
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         !matches!(self.phase, Phase::Ended(_) | Phase::Died)
     }
@@ -84,7 +112,7 @@ impl Claim {
 
     pub(super) fn arrive(&self, state: &mut State, process: u8) {
         let request = state.requests.len() as u8;
-        state.requests.push(Request { process, phase: Phase::Waiting });
+        state.requests.push(Request::new(process, Phase::Waiting));
         if state.registries[usize::from(process)].is_none() {
             self.enter(state, request);
         }
@@ -105,68 +133,119 @@ impl Claim {
         let Phase::Running { replaces_expired } = state.requests[usize::from(request)].phase else {
             unreachable!("only a handler that runs ends")
         };
-        let session = state.session_of(request);
-        if verdict == Verdict::Release {
-            // The rollback is waited for.
-            let Some(session) = session else { return self.end(state, request, Answer::Unavailable) };
-            state.sessions[session].send(Message::Release);
-            state.requests[usize::from(request)].phase = Phase::Releasing;
-            return;
+        let outcome = |kind| Outcome { by: request, kind };
+        let (message, phase) = match verdict {
+            Verdict::Commit => {
+                let outcome = outcome(Kind::Success);
+                (
+                    Message::Complete { outcome, replaces_expired },
+                    Phase::Storing { outcome, replaces_expired, aborted: false },
+                )
+            }
+            Verdict::Refuse => {
+                let outcome = outcome(Kind::Refusal);
+                (
+                    Message::RollBack { aborted: false, then: Some((outcome, replaces_expired)) },
+                    Phase::Storing { outcome, replaces_expired, aborted: false },
+                )
+            }
+            Verdict::Release => (Message::RollBack { aborted: false, then: None }, Phase::Releasing { aborted: false }),
+        };
+        if let Some(session) = state.session_of(request) {
+            state.sessions[session].send(message);
         }
-        let outcome = Outcome { by: request, refused: verdict == Verdict::Refuse, unknown: false };
-        if let Some(session) = session {
-            state.sessions[session].send(match verdict {
-                Verdict::Refuse => Message::Refuse { outcome, replaces_expired },
-                _ => Message::Complete { outcome, replaces_expired },
-            });
-        }
-        state.requests[usize::from(request)].phase = Phase::Storing { outcome };
+        state.requests[usize::from(request)].phase = phase;
     }
 
     pub(super) fn receive(&self, state: &mut State, session: usize) {
         let request = state.sessions[session].request;
         let reply = state.sessions[session].reply.take().expect("only what was answered is received");
+        let go_on = |state: &mut State, message, phase| {
+            state.sessions[session].send(message);
+            state.requests[usize::from(request)].phase = phase;
+        };
         match (state.requests[usize::from(request)].phase, reply) {
             (Phase::Asking { purpose }, Reply::LookedUp { claimed, row }) => {
                 self.judge(state, session, purpose, claimed, row);
             }
-            (Phase::Storing { outcome }, Reply::Stored) => {
+            (Phase::StoringUnknown, Reply::Stored) => {
+                state.sessions.remove(session);
+                self.say_unknown(state, request);
+            }
+            (Phase::GivingUp, _) => self.escaped(state, request),
+            (_, Reply::NotOurs | Reply::Committed) => go_on(state, Message::RollBackAll, Phase::GivingUp),
+            (Phase::Storing { outcome, .. }, Reply::Stored) => {
                 state.sessions.remove(session);
                 self.end(state, request, Answer::Final { outcome, found: false });
+            }
+            (Phase::Storing { outcome, .. }, failed) if outcome.kind == Kind::Success => {
+                let phase = Phase::CommitFailed { rival: failed == Reply::Rival };
+                go_on(state, Message::RollBack { aborted: true, then: None }, phase);
+            }
+            (Phase::CommitFailed { rival }, Reply::Outside) => {
+                go_on(state, Message::AskWitness, Phase::CommitFailed { rival });
             }
             (Phase::Storing { .. }, Reply::Rival) => {
                 state.sessions.remove(session);
                 self.ask(state, request, Purpose::Rival);
             }
-            (Phase::Storing { .. }, Reply::Conflict) => {
+            (Phase::CommitFailed { .. }, _) => {
+                state.sessions.remove(session);
+                self.commit_failed(state, request);
+            }
+            (Phase::Storing { .. }, Reply::Conflict) | (Phase::Releasing { .. }, Reply::Done) => {
                 state.sessions.remove(session);
                 self.end(state, request, Answer::Unavailable);
             }
-            (Phase::Storing { .. }, Reply::Aborted) => {
-                // Another message asks the witness and rolls back.
-                state.sessions[session].send(Message::Release);
-                state.requests[usize::from(request)].phase = Phase::Releasing;
+            (Phase::Storing { outcome, replaces_expired, aborted: false }, _) => {
+                let then = Some((outcome, replaces_expired));
+                let phase = Phase::Storing { outcome, replaces_expired, aborted: true };
+                go_on(state, Message::RollBack { aborted: true, then }, phase);
             }
-            (Phase::Releasing, Reply::RolledBack) => {
-                state.sessions.remove(session);
-                self.end(state, request, Answer::RolledBack);
+            (Phase::Releasing { aborted: false }, _) => {
+                let phase = Phase::Releasing { aborted: true };
+                go_on(state, Message::RollBack { aborted: true, then: None }, phase);
             }
-            (Phase::Storing { .. } | Phase::Releasing, Reply::Escaped) => {
-                state.sessions.remove(session);
-                if !self.protocol.stores_escapes {
-                    return self.end(state, request, Answer::Unavailable);
-                }
-                let outcome = Outcome { by: request, refused: false, unknown: true };
-                state.sessions.push(Session::store_escape(request, outcome));
-                state.requests[usize::from(request)].phase = Phase::StoringEscape;
-            }
-            (Phase::StoringEscape, Reply::Stored) => {
-                let outcome = state.row.expect("something is stored").outcome;
-                state.sessions.remove(session);
-                self.end(state, request, Answer::Final { outcome, found: false });
-            }
+            (_, Reply::Outside) => go_on(state, Message::RollBackAll, Phase::GivingUp),
             (phase, reply) => unreachable!("{reply:?} in {phase:?}"),
         }
+    }
+
+    fn commit_failed(&self, state: &mut State, request: u8) {
+        match state.requests[usize::from(request)].phase {
+            Phase::CommitFailed { rival: true } => self.ask(state, request, Purpose::Rival),
+            _ => self.end(state, request, Answer::Unavailable),
+        }
+    }
+
+    /// Makes the escape final for its key, on another connection.
+    fn escaped(&self, state: &mut State, request: u8) {
+        state.sessions.retain(|session| session.request != request || !session.connected);
+        if !self.protocol.stores_escapes {
+            return self.say_unknown(state, request);
+        }
+        state.sessions.push(Session::store_unknown(request));
+        state.requests[usize::from(request)].phase = Phase::StoringUnknown;
+    }
+
+    fn say_unknown(&self, state: &mut State, request: u8) {
+        let freed = |retention| retention < state.expiries;
+        let stored = state.outcomes.iter().rev().find(|row| row.outcome.by == request);
+        if !stored.is_some_and(|row| freed(row.retention)) {
+            state.said_unknown = Some(state.expiries);
+        }
+        let outcome = Outcome { by: request, kind: Kind::Unknown };
+        self.end(state, request, Answer::Final { outcome, found: false });
+    }
+
+    /// The database stayed away for too long.
+    pub(super) fn give_up_storing(&self, state: &mut State, request: u8) {
+        if let Some(session) = state.session_of(request) {
+            state.sessions[session].connected = false;
+        }
+        state.requests[usize::from(request)].lost = true;
+        let outcome = Outcome { by: request, kind: Kind::Unknown };
+        self.end(state, request, Answer::Final { outcome, found: false });
     }
 
     /// What the look-up means.
@@ -189,7 +268,9 @@ impl Claim {
                 self.end(state, request, Answer::InFlight);
             }
             (row, Purpose::Enter) => {
-                state.requests[usize::from(request)].phase = Phase::Running { replaces_expired: row.is_some() };
+                let late = state.sessions[session].late;
+                let request = &mut state.requests[usize::from(request)];
+                (request.phase, request.late) = (Phase::Running { replaces_expired: row.is_some() }, late);
             }
             (_, Purpose::Rival | Purpose::Resolve) => {
                 state.sessions.remove(session);
@@ -201,15 +282,13 @@ impl Claim {
     /// The connection was lost, and the process notices.
     pub(super) fn notice_loss(&self, state: &mut State, request: u8) {
         match state.requests[usize::from(request)].phase {
-            Phase::Storing { outcome } if !self.protocol.looks_up_lost_commits => {
+            Phase::CommitFailed { .. } => self.commit_failed(state, request),
+            Phase::GivingUp | Phase::StoringUnknown => self.escaped(state, request),
+            Phase::Storing { outcome, .. } if !self.protocol.looks_up_lost_commits => {
                 self.end(state, request, Answer::Final { outcome, found: false });
             }
             Phase::Storing { .. } | Phase::Asking { purpose: Purpose::Resolve } => {
                 self.ask(state, request, Purpose::Resolve);
-            }
-            Phase::StoringEscape => {
-                let outcome = Outcome { by: request, refused: false, unknown: true };
-                state.sessions.push(Session::store_escape(request, outcome));
             }
             _ => self.end(state, request, Answer::Unavailable),
         }
@@ -225,10 +304,6 @@ impl Claim {
 
     fn end(&self, state: &mut State, request: u8, answer: Answer) {
         state.requests[usize::from(request)].end(answer);
-        if state.escaped == Some(request) {
-            // Nobody will store it any more.
-            state.escaped = None;
-        }
         let process = state.requests[usize::from(request)].process;
         let entry = &mut state.registries[usize::from(process)];
         if *entry != Some(request) || !self.protocol.leaves_registry {

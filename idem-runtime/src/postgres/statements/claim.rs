@@ -85,7 +85,8 @@ impl Statements {
         format!("; SELECT pg_catalog.pg_try_advisory_xact_lock({lock}); {insert}; COMMIT AND CHAIN")
     }
 
-    /// Stores, in a transaction of its own, that the effects are not known. An outcome that somebody else has stored stays.
+    /// Stores, in a transaction of its own, that the effects are not known. An outcome that somebody else has stored stays; what is
+    /// in progress ends.
     ///
     /// It is kept until a person frees the key.
     pub(crate) fn store_unknown(&self, unknown: &Unknown<'_>) -> SqlStr {
@@ -101,7 +102,12 @@ impl Statements {
         push_bytes(&mut sql, unknown.fingerprint);
         sql.push_str(", '', '', ");
         push_text(&mut sql, unknown.reason);
-        sql.push_str(") ON CONFLICT (scope, key) DO NOTHING; COMMIT");
+        // An operation of several steps that another attempt has taken over is in progress: it must not go on, either.
+        sql.push_str(
+            ") ON CONFLICT (scope, key) DO UPDATE SET expires_at = EXCLUDED.expires_at, status = 0, headers = '', body = '', \
+             failure = EXCLUDED.failure, lease_expires_at = NULL, recover_at = NULL, token = NULL, attempt = NULL, \
+             recoveries = NULL, recovery_points = NULL, request = NULL WHERE k.status IS NULL; COMMIT",
+        );
         safe(sql)
     }
 
