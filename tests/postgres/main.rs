@@ -10,6 +10,7 @@ mod functions;
 mod handles;
 mod hang_up;
 mod hostile;
+mod identities;
 mod outbox;
 mod outcomes;
 mod pooler;
