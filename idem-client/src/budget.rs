@@ -66,6 +66,8 @@ pub(crate) struct Budgets {
 struct Host {
     slots: [Slot; SLOTS],
     under_way: u64,
+    /// Attempts whose answer is awaited.
+    awaited: u64,
     touched: u64,
 }
 
@@ -74,6 +76,7 @@ struct Host {
 pub(crate) struct Spender<'a> {
     budgets: &'a Budgets,
     host: String,
+    awaits: bool,
 }
 
 impl Budgets {
@@ -89,7 +92,7 @@ impl Budgets {
             host.under_way += 1;
             host.note_under_way(current);
         });
-        Spender { budgets: self, host: host.to_owned() }
+        Spender { budgets: self, host: host.to_owned(), awaits: false }
     }
 
     pub(crate) fn state(&self, host: &str) -> BudgetState {
@@ -117,7 +120,8 @@ impl Budgets {
         let (ended, answered) = (total(|slot| slot.ended), total(|slot| slot.answered));
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let earned = (requests as f64 * self.share).floor() as u64;
-        let is_down = ended >= ENOUGH_TO_JUDGE && answered * 10 < ended;
+        // Failures are fast and answers take their time: what is still awaited may be answered yet.
+        let is_down = ended >= ENOUGH_TO_JUDGE && answered * 10 < ended && host.awaited < ended;
         // A floor of zero says that nothing but the share may be spent.
         let grown = if is_down || self.floor == 0 { 0 } else { FOR_EACH_UNDER_WAY * host.most_under_way() };
         BudgetState { requests, retries, left: earned.max(self.floor).max(grown).saturating_sub(retries) }
@@ -187,11 +191,21 @@ impl Spender<'_> {
         self.budgets.with(&self.host, |host, current| host.slots[current].requests += 1);
     }
 
-    /// An attempt ended, with an answer from a host that is well or without.
-    pub(crate) fn ended(&self, answered: bool) {
+    /// An attempt begins.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.awaits = true;
+        self.budgets.with(&self.host, |host, _| host.awaited += 1);
+    }
+
+    /// The attempt ended: with an answer from a host that is well, without, or in a way that says nothing of the host.
+    pub(crate) fn end_attempt(&mut self, answered: Option<bool>) {
+        let awaited = u64::from(std::mem::take(&mut self.awaits));
         self.budgets.with(&self.host, |host, current| {
-            host.slots[current].ended += 1;
-            host.slots[current].answered += u64::from(answered);
+            host.awaited = host.awaited.saturating_sub(awaited);
+            if let Some(answered) = answered {
+                host.slots[current].ended += 1;
+                host.slots[current].answered += u64::from(answered);
+            }
         });
     }
 
@@ -207,6 +221,7 @@ impl Spender<'_> {
 
 impl Drop for Spender<'_> {
     fn drop(&mut self) {
+        self.end_attempt(None);
         self.budgets.with(&self.host, |host, current| {
             // Also when it leaves: an operation that took nine seconds was under way in each of them.
             host.note_under_way(current);
@@ -223,9 +238,10 @@ mod tests {
 
     /// A request that fails and asks for one retry, at a host that is down.
     fn failing_request(budgets: &Budgets) -> bool {
-        let spender = budgets.enter(HOST);
+        let mut spender = budgets.enter(HOST);
         spender.deposit();
-        spender.ended(false);
+        spender.begin_attempt();
+        spender.end_attempt(Some(false));
         spender.withdraw()
     }
 
@@ -270,8 +286,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_floor_grows_with_what_is_under_way_at_a_host_that_answers() {
         let budgets = Budgets::new(0.1, 10).unwrap();
-        let batch: Vec<_> = (0..100).map(|_| budgets.enter(HOST)).collect();
-        batch.iter().enumerate().for_each(|(number, spender)| spender.ended(number % 5 == 0));
+        let mut batch: Vec<_> = (0..100).map(|_| budgets.enter(HOST)).collect();
+        batch.iter_mut().for_each(Spender::begin_attempt);
+        // The failures are there first, as they are.
+        batch[..40].iter_mut().for_each(|spender| spender.end_attempt(Some(false)));
+        assert_eq!(budgets.state(HOST).left, 300, "more are awaited than have failed");
+        batch[40..80].iter_mut().for_each(|spender| spender.end_attempt(Some(false)));
+        assert_eq!(budgets.state(HOST).left, 10, "most have failed and none was answered");
+        batch[80..].iter_mut().for_each(|spender| spender.end_attempt(Some(true)));
         assert_eq!(budgets.state(HOST).left, 300);
         let taken = batch.iter().flat_map(|spender| (0..4).map(|_| spender.withdraw())).filter(|taken| *taken).count();
         assert_eq!(taken, 300);

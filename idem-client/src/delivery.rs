@@ -175,6 +175,7 @@ impl<'a> Delivery<'a> {
         if self.attempts == 1 {
             self.spender.deposit();
         }
+        self.spender.begin_attempt();
         let begun = Instant::now();
         // If the caller goes away in the middle of it, nobody knows.
         self.set_fate_unknown(true);
@@ -188,7 +189,7 @@ impl<'a> Delivery<'a> {
                 let verdict = self.verdict(&answer);
                 self.last_attempt.1 = Some(answer.status);
                 let failed = matches!(verdict, Verdict::Retry(_));
-                self.spender.ended(!failed);
+                self.spender.end_attempt(Some(!failed));
                 if failed && answer.status.is_server_error() {
                     permit.failed()
                 } else {
@@ -201,10 +202,12 @@ impl<'a> Delivery<'a> {
                 match &failure {
                     // The request or a middleware is at fault, or it was given less than an attempt's time: the host is
                     // not judged.
-                    Failure::Request(_) | Failure::Middleware(_) | Failure::Redirected | Failure::Refused(_) => {}
-                    Failure::TimedOut if until < full_time => {}
+                    Failure::Request(_) | Failure::Middleware(_) | Failure::Redirected | Failure::Refused(_) => {
+                        self.spender.end_attempt(None);
+                    }
+                    Failure::TimedOut if until < full_time => self.spender.end_attempt(None),
                     Failure::TimedOut | Failure::Connect(_) | Failure::Broken(_) => {
-                        self.spender.ended(false);
+                        self.spender.end_attempt(Some(false));
                         permit.failed();
                     }
                 }

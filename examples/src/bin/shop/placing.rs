@@ -79,7 +79,7 @@ fn for_this_network() -> Builder {
         .attempts(16)
         .back_off(Duration::from_millis(100), Duration::from_secs(1))
         .attempt_timeout(ATTEMPT_TIMEOUT)
-        .retry_budget(2.0, 100)
+        .retry_budget(5.0, 100)
         .breaker(1_000, Duration::from_secs(1))
 }
 
