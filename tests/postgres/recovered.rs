@@ -162,7 +162,8 @@ async fn a_recovered_request_says_exactly_whose_it_is_44() {
     let mut seen = state.node.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|(scope, parts)| parts.len() == 2 || [scope.clone()] == parts[..]), "{seen:?}");
     let mut seen: Vec<_> = seen.drain(..).map(|(_, parts)| parts).collect();
-    (seen.sort(), expected.sort());
+    seen.sort();
+    expected.sort();
     assert_eq!(seen, expected);
 }
 
