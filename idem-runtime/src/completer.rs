@@ -145,9 +145,10 @@ impl Recovery {
     /// A reservation is a pause until the next one: a node that dies here costs time and nothing else.
     async fn reserve(&self) -> Result<Vec<Due>, Error> {
         let idempotency = &self.idempotency;
-        let mut connection = idempotency.connection().await?;
-        let reserve = idempotency.query(&idempotency.statements().reserve_abandoned).bind(BATCH);
-        let rows = reserve.fetch_all(&mut *connection).await.map_err(|error| idempotency.not_executed(error))?;
+        let connection = idempotency.connection().await?;
+        let reserve = || idempotency.query(&idempotency.statements().reserve_abandoned).bind(BATCH);
+        let reserved = idempotency.execute_returning(connection, reserve).await;
+        let rows = reserved.map_err(|error| idempotency.not_executed(error))?;
         let due = rows.iter().map(|row| {
             Ok(Due {
                 scope: row.try_get("scope")?,

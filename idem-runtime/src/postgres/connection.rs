@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgArguments;
+#[cfg(feature = "axum")]
+use sqlx::postgres::PgRow;
 use sqlx::query::Query;
 use sqlx::{Connection, Executor, PgConnection, Postgres, SqlStr};
 use tokio::time::timeout;
@@ -52,6 +54,23 @@ impl Idempotency {
         executed.inspect_err(|error| close_if_lost(&mut connection, error))
     }
 
+    /// The same for a statement that gives rows back.
+    #[cfg(feature = "axum")]
+    pub(crate) async fn execute_returning<'q>(
+        &self,
+        mut connection: PoolConnection<Postgres>,
+        statement: impl Fn() -> Query<'q, Postgres, PgArguments>,
+    ) -> sqlx::Result<Vec<PgRow>> {
+        let limit = self.settings().connection_timeout;
+        let rows = match within(limit, statement().fetch_all(&mut *connection)).await {
+            Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
+                within(limit, fetch_read_write(&mut connection, statement())).await
+            }
+            rows => rows,
+        };
+        rows.inspect_err(|error| close_if_lost(&mut connection, error))
+    }
+
     /// What to answer after an error of a statement that changed nothing.
     pub(crate) fn not_executed(&self, error: sqlx::Error) -> Error {
         match sqlstate::answer(&error) {
@@ -71,6 +90,17 @@ async fn execute_read_write(
     let executed = statement.execute(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(executed.rows_affected())
+}
+
+#[cfg(feature = "axum")]
+async fn fetch_read_write(
+    connection: &mut PgConnection,
+    statement: Query<'_, Postgres, PgArguments>,
+) -> sqlx::Result<Vec<PgRow>> {
+    let mut transaction = connection.begin_with("BEGIN READ WRITE").await?;
+    let rows = statement.fetch_all(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(rows)
 }
 
 /// A connection that was given up in the middle of a statement, or whose server takes no writes any more, must not go back to the
