@@ -6,6 +6,12 @@
 //! request may come in at any time at any process, whatever became of the ones before it: so retries, duplicates and
 //! requests that arrive long after their client has hung up are all there, and no answer has to be modelled as lost.
 //!
+//! A handler's helper may leave the transaction: commit it, or roll it back and commit one of its own; and a statement of the handler
+//! may fail, after which the transaction answers nothing before its rollback. Each ending asks for the claim's mark, which is gone
+//! with its transaction, and for the witness, which stays if the transaction was committed and not by us. An escape is final for its key:
+//! it is stored in a transaction of its own. Between the helper's commit and that, nothing protects the key: a process that dies there, or
+//! a request that comes in there, may repeat the effect. Such states are called exposed, and nothing else is.
+//!
 //! A request whose key its process remembers as completed reads the row in one statement, without a transaction; in the
 //! model any process may remember any key.
 //!
@@ -35,6 +41,12 @@ struct Protocol {
     replaces_expired: bool,
     /// Whether Postgres ends a transaction that sits idle.
     idle_timeout: bool,
+    /// Whether every ending asks for the claim's mark.
+    mark: bool,
+    /// Whether an ending that cannot ask for the mark, because a statement has failed, asks for the witness.
+    witness: bool,
+    /// Whether an escape is stored.
+    stores_escapes: bool,
     /// Whether a process drops a request's entry in its registry when the request ends.
     leaves_registry: bool,
 }
@@ -57,6 +69,9 @@ const PROTOCOL: Protocol = Protocol {
     replaces_expired: true,
     idle_timeout: true,
     leaves_registry: true,
+    mark: true,
+    witness: true,
+    stores_escapes: true,
 };
 
 /// How far the check goes.
@@ -68,6 +83,8 @@ struct Bound {
     faults: u8,
     /// How often the row's retention runs out.
     expiries: u8,
+    /// How often a handler's helper leaves the transaction, or a statement of it fails.
+    escapes: u8,
 }
 
 struct Claim {
@@ -82,6 +99,8 @@ struct Outcome {
     by: u8,
     /// Whether it is a refusal: the handler's writes are rolled back.
     refused: bool,
+    /// Whether it says that the effects are not known.
+    unknown: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +117,11 @@ struct State {
     faults: u8,
     /// Also the number of the current retention.
     expiries: u8,
+    escapes: u8,
+    /// The request whose helper has committed, until that is stored.
+    escaped: Option<u8>,
+    /// Nothing protected the key when a process died or another request came by.
+    exposed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,6 +134,7 @@ enum Action {
     AnswerFromRegistry { request: u8 },
     PassOverdueEntry { request: u8 },
     Finish { request: u8, verdict: Verdict },
+    Leave { request: u8, way: Way },
     Receive { session: usize },
     NoticeLoss { request: u8 },
     GiveUpLookingUp { request: u8 },
@@ -123,6 +148,17 @@ enum Action {
     Cut { session: usize },
     Crash { process: u8 },
     Restart,
+}
+
+/// What a handler does to its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Way {
+    /// `COMMIT; BEGIN`
+    Commit,
+    /// `ROLLBACK; BEGIN`, a write, `COMMIT; BEGIN`
+    RollBack,
+    /// A statement fails.
+    Fail,
 }
 
 /// How a handler ends.
@@ -160,6 +196,9 @@ impl Model for Claim {
             registries: vec![None; self.bound.processes.into()],
             faults: 0,
             expiries: 0,
+            escapes: 0,
+            escaped: None,
+            exposed: false,
         }]
     }
 
@@ -175,6 +214,11 @@ impl Model for Claim {
             }
         }
         for (number, request) in (0..).zip(&state.requests) {
+            let runs = matches!(request.phase, Phase::Running { .. }) && state.session_of(number).is_some();
+            if runs && state.escapes < self.bound.escapes {
+                actions
+                    .extend([Way::Commit, Way::RollBack, Way::Fail].map(|way| Action::Leave { request: number, way }));
+            }
             if request.phase == (Phase::Asking { purpose: Purpose::Resolve }) {
                 actions.push(Action::GiveUpLookingUp { request: number });
             }
@@ -200,6 +244,7 @@ impl Model for Claim {
             Action::AnswerFromRegistry { request } => state.requests[usize::from(request)].end(Answer::InFlight),
             Action::PassOverdueEntry { request } => self.ask(&mut state, request, Purpose::Enter),
             Action::Finish { request, verdict } => self.finish(&mut state, request, verdict),
+            Action::Leave { request, way } => leave(&mut state, request, way),
             Action::Receive { session } => self.receive(&mut state, session),
             Action::NoticeLoss { request } => self.notice_loss(&mut state, request),
             Action::GiveUpLookingUp { request } => self.give_up_looking_up(&mut state, request),
@@ -213,20 +258,40 @@ impl Model for Claim {
             Action::Crash { process } => state.crash(process),
             Action::Restart => state.sessions.clear(),
         }
+        state.notice_exposure();
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("at most one effect", |_, state: &State| {
-                (0..=state.expiries).all(|age| state.effects.iter().filter(|(_, effect)| *effect == age).count() <= 1)
+                let once = |age| state.effects.iter().filter(|(_, effect)| *effect == age).count() <= 1;
+                state.exposed || (0..=state.expiries).all(once)
             }),
             Property::always("at most one outcome", |_, state: &State| {
                 (0..=state.expiries).all(|age| state.outcomes.iter().filter(|row| row.retention == age).count() <= 1)
             }),
             Property::always("an effect is stored with its outcome", |_, state: &State| {
-                let stored = |(by, retention)| Row { outcome: Outcome { by, refused: false }, retention };
-                state.effects.iter().all(|effect| state.outcomes.contains(&stored(*effect)))
+                let stored = |(by, retention)| {
+                    let outcome = |unknown| Outcome { by, refused: false, unknown };
+                    [true, false]
+                        .iter()
+                        .any(|unknown| state.outcomes.contains(&Row { outcome: outcome(*unknown), retention }))
+                };
+                let waits = |by| state.escaped == Some(by) || state.exposed;
+                state.effects.iter().all(|effect| stored(*effect) || waits(effect.0))
+            }),
+            Property::always("no answer denies an effect", |_, state: &State| {
+                let denied = |by: u8| match state.requests[usize::from(by)].phase {
+                    Phase::Ended(Answer::Final { outcome, .. }) => outcome.by == by && outcome.refused,
+                    Phase::Ended(Answer::RolledBack) => true,
+                    _ => false,
+                };
+                state.exposed || !state.effects.iter().any(|(by, _)| denied(*by))
+            }),
+            Property::sometimes("an escape is final", |_, state: &State| {
+                let told = |request: &Request| request.final_answer().is_some_and(|outcome| outcome.unknown);
+                state.requests.iter().filter(|request| told(request)).count() > 1
             }),
             Property::always("an outcome stays for its retention", |_, state: &State| {
                 state.outcomes.iter().filter(|row| row.is_live(state)).all(|row| state.row == Some(*row))
@@ -259,6 +324,18 @@ impl Model for Claim {
 }
 
 impl Claim {
+    fn always() -> [&'static str; 7] {
+        [
+            "at most one effect",
+            "at most one outcome",
+            "an effect is stored with its outcome",
+            "an outcome stays for its retention",
+            "a final answer is a stored outcome",
+            "no answer denies an effect",
+            "never stuck",
+        ]
+    }
+
     /// What happens by itself if nothing goes wrong.
     fn fair_actions(&self, state: &State, actions: &mut Vec<Action>) {
         for session in 0..state.sessions.len() {
@@ -283,10 +360,17 @@ impl Claim {
                     let verdicts = [Verdict::Commit, Verdict::Refuse, Verdict::Release];
                     actions.extend(verdicts.map(|verdict| Action::Finish { request: number, verdict }));
                 }
-                Phase::Asking { .. } | Phase::Storing { .. } if state.session_of(number).is_none() => {
+                Phase::Asking { .. } | Phase::Storing { .. } | Phase::Releasing | Phase::StoringEscape
+                    if state.session_of(number).is_none() =>
+                {
                     actions.push(Action::NoticeLoss { request: number });
                 }
-                Phase::Asking { .. } | Phase::Storing { .. } | Phase::Ended(_) | Phase::Died => {}
+                Phase::Asking { .. }
+                | Phase::Storing { .. }
+                | Phase::Releasing
+                | Phase::StoringEscape
+                | Phase::Ended(_)
+                | Phase::Died => {}
             }
         }
     }
@@ -358,6 +442,22 @@ impl Claim {
 }
 
 impl State {
+    /// A request that comes by between a helper's commit and the storing of that, or a process that dies there.
+    fn notice_exposure(&mut self) {
+        let Some(escaped) = self.escaped else { return };
+        let holds = |(number, request): (u8, &Request)| {
+            number != escaped && matches!(request.phase, Phase::Running { .. } | Phase::Storing { .. })
+        };
+        let alive = self.requests[usize::from(escaped)].is_alive();
+        let connected = self.session_of(escaped).is_some();
+        // What a request has sent may arrive after its process has given it up.
+        let stores = |session: &Session| session.request != escaped && session.is_storing();
+        let rival = (0..).zip(&self.requests).any(holds) || self.sessions.iter().any(stores);
+        // A refusal was stored while its key's lock was free for an instant, and this request had it.
+        let outrun = self.row.is_some_and(|row| row.is_live(self) && row.outcome.by != escaped);
+        self.exposed |= !alive || !connected || rival || outrun;
+    }
+
     fn session_of(&self, request: u8) -> Option<usize> {
         self.sessions.iter().position(|session| session.request == request && session.connected)
     }
@@ -399,23 +499,68 @@ impl State {
     }
 }
 
-const SMALL: Bound = Bound { requests: 2, processes: 2, faults: 1, expiries: 1 };
+/// Runs in the handler's transaction, behind the back of the process.
+fn leave(state: &mut State, request: u8, way: Way) {
+    let session = state.session_of(request).expect("only a handler with a connection leaves");
+    state.escapes += 1;
+    let age = state.expiries;
+    if way != Way::Fail && !state.sessions[session].is_aborted() {
+        // Its own effects, or those of the transaction in its place: one attempt's are one.
+        if !state.effects.contains(&(request, age)) {
+            state.effects.push((request, age));
+        }
+        state.escaped = Some(request);
+    }
+    // Documented as not seen: a failed transaction that is not the claim's, without a witness of what came before it.
+    state.exposed |= way == Way::Fail && state.sessions[session].is_without_a_trace();
+    state.sessions[session].leave(way);
+}
+
+const SMALL: Bound = Bound { requests: 2, processes: 2, faults: 1, expiries: 1, escapes: 0 };
+const ESCAPES: Bound = Bound { requests: 2, processes: 2, faults: 1, expiries: 0, escapes: 1 };
+const TWO_ESCAPES: Bound = Bound { faults: 0, escapes: 2, ..ESCAPES };
 const TWO_FAULTS: Bound = Bound { faults: 2, ..SMALL };
 const THREE_REQUESTS: Bound = Bound { requests: 3, ..SMALL };
 
 /// Checks every state within the bound, and says how many there are.
 fn check(protocol: Protocol, bound: Bound) -> usize {
     let checker = Claim { protocol, bound }.checker().threads(2).spawn_bfs().join();
-    checker.assert_properties();
+    for property in Claim::always() {
+        checker.assert_no_discovery(property);
+    }
+    for property in [
+        "a retry gets the first one's answer",
+        "a duplicate is told that it is in flight",
+        "a commit without acknowledgement is found",
+        "a commit arrives after its process has died",
+    ] {
+        checker.assert_any_discovery(property);
+    }
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
     println!("{states} states, {depth} deep: {protocol:?} within {bound:?}");
     states
 }
 
+/// The same without what cannot come about within so few steps.
+fn check_escapes(protocol: Protocol, bound: Bound) -> usize {
+    let checker = Claim { protocol, bound }.checker().threads(2).spawn_bfs().join();
+    for property in Claim::always() {
+        checker.assert_no_discovery(property);
+    }
+    checker.assert_any_discovery("an escape is final");
+    let states = checker.unique_state_count();
+    println!("{states} states: {protocol:?} within {bound:?}");
+    states
+}
+
 /// Asserts that the checker finds `promise` broken, and shows the shortest way there.
 fn assert_broken(protocol: Protocol, promise: &'static str) {
+    assert_broken_within(protocol, SMALL, promise);
+}
+
+fn assert_broken_within(protocol: Protocol, bound: Bound, promise: &'static str) {
     let found = HasDiscoveries::AllOf([promise].into());
-    let checker = Claim { protocol, bound: SMALL }.checker().finish_when(found).spawn_bfs().join();
+    let checker = Claim { protocol, bound }.checker().finish_when(found).spawn_bfs().join();
     for action in checker.assert_any_discovery(promise).into_actions() {
         println!("{action:?}");
     }
@@ -424,6 +569,28 @@ fn assert_broken(protocol: Protocol, promise: &'static str) {
 #[test]
 fn the_protocol_keeps_its_promises() {
     assert!(check(PROTOCOL, SMALL) > 10_000);
+}
+
+/// A handler that leaves its transaction, in every way, at every time.
+#[test]
+fn an_escape_is_final_and_denied_by_nobody() {
+    assert!(check_escapes(PROTOCOL, ESCAPES) > 1_000);
+    assert!(check_escapes(PROTOCOL, TWO_ESCAPES) > 1_000);
+}
+
+#[test]
+fn without_the_mark_an_escape_is_repeated() {
+    assert_broken_within(Protocol { mark: false, ..PROTOCOL }, TWO_ESCAPES, "at most one effect");
+}
+
+#[test]
+fn without_the_witness_a_failed_statement_hides_an_escape() {
+    assert_broken_within(Protocol { witness: false, ..PROTOCOL }, TWO_ESCAPES, "at most one effect");
+}
+
+#[test]
+fn an_escape_that_is_not_stored_is_repeated() {
+    assert_broken_within(Protocol { stores_escapes: false, ..PROTOCOL }, ESCAPES, "at most one effect");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What Postgres does, one atomic step at a time.
 
-use super::{Claim, Outcome, Snapshot, State};
+use super::{Claim, Outcome, Snapshot, State, Way};
 
 /// A row of the table. It lives for as long as the retention that it was written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,12 @@ pub(super) struct Session {
     /// What the transaction sees, where that is fixed.
     snapshot: Option<Option<Row>>,
     inserted: Option<Row>,
+    /// The open transaction is the claim's: its mark is there.
+    marked: bool,
+    /// A statement has failed in it.
+    aborted: bool,
+    /// The claim's transaction was committed, and not by us: the witness is there.
+    witnessed: bool,
 }
 
 /// Commands that travel together.
@@ -41,8 +47,12 @@ pub(super) enum Message {
     Begin,
     /// The insert, with the deletion of an expired row before it, and COMMIT.
     Complete { outcome: Outcome, replaces_expired: bool },
-    /// ROLLBACK, the try-lock, the insert and COMMIT.
+    /// The mark, ROLLBACK, the witness, the try-lock, the insert and COMMIT. Without the mark for an aborted transaction.
     Refuse { outcome: Outcome, replaces_expired: bool },
+    /// The mark, ROLLBACK and the witness. Without the mark for an aborted transaction.
+    Release,
+    /// On another connection: the insert of an unknown outcome where there is none yet, and COMMIT.
+    StoreEscape { outcome: Outcome },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +66,11 @@ pub(super) enum Reply {
     Rival,
     /// 40001.
     Conflict,
+    RolledBack,
+    /// The mark is gone, or the witness is there.
+    Escaped,
+    /// 25P02, in answer to a commit: it is rolled back.
+    Aborted,
 }
 
 impl Session {
@@ -70,6 +85,43 @@ impl Session {
             claimed: false,
             snapshot: None,
             inserted: None,
+            marked: false,
+            aborted: false,
+            witnessed: false,
+        }
+    }
+
+    pub(super) fn store_escape(request: u8, outcome: Outcome) -> Self {
+        Self { message: Some(Message::StoreEscape { outcome }), ..Self::begin(request) }
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted
+    }
+
+    pub(super) fn is_storing(&self) -> bool {
+        matches!(self.message, Some(Message::Complete { .. } | Message::Refuse { .. }))
+    }
+
+    /// The open transaction is not the claim's, and nothing tells of what became of that one.
+    pub(super) fn is_without_a_trace(&self) -> bool {
+        !self.marked && !self.witnessed
+    }
+
+    /// What a handler's helper does, seen from the server.
+    pub(super) fn leave(&mut self, way: Way) {
+        match way {
+            Way::Fail => self.aborted = true,
+            // It only rolls back what has failed.
+            _ if self.aborted => {
+                self.lose_transaction();
+                self.aborted = false;
+            }
+            Way::Commit => {
+                self.witnessed |= self.marked;
+                self.lose_transaction();
+            }
+            Way::RollBack => self.lose_transaction(),
         }
     }
 
@@ -88,6 +140,7 @@ impl Session {
 
     fn lose_transaction(&mut self) {
         (self.locked, self.claimed, self.snapshot, self.inserted) = (false, false, None, None);
+        self.marked = false;
     }
 }
 
@@ -99,7 +152,9 @@ impl Claim {
 
     fn inserts_next(&self, session: &Session, message: Message) -> bool {
         match message {
-            Message::Begin => false,
+            Message::Begin | Message::Release => false,
+            // `ON CONFLICT DO NOTHING` waits, too.
+            Message::StoreEscape { .. } => true,
             Message::Complete { .. } => session.executed == u8::from(!self.protocol.one_commit),
             Message::Refuse { .. } => session.executed == 2,
         }
@@ -116,7 +171,25 @@ impl Claim {
         let message = state.sessions[session].message.expect("only sessions with a message execute");
         let executed = state.sessions[session].executed;
         state.sessions[session].executed += 1;
+        if let Some(reply) = self.asked(&state.sessions[session], message, executed) {
+            return state.sessions[session].answer(reply);
+        }
         match (message, executed) {
+            (Message::Release, _) => {
+                state.sessions[session].lose_transaction();
+                state.sessions[session].answer(Reply::RolledBack);
+            }
+            (Message::StoreEscape { outcome }, _) => {
+                if state.row.is_none_or(|row| !row.is_live(state)) {
+                    let row = Row { outcome, retention: state.expiries };
+                    state.row = Some(row);
+                    state.outcomes.push(row);
+                }
+                if state.escaped == Some(outcome.by) {
+                    state.escaped = None;
+                }
+                state.sessions[session].answer(Reply::Stored);
+            }
             (Message::Begin, 0) if self.protocol.snapshot == Snapshot::BeforeLock => {
                 state.sessions[session].snapshot = Some(state.row);
                 state.sessions[session].executed = 1;
@@ -149,10 +222,23 @@ impl Claim {
         }
     }
 
+    /// The answer of a check that fails, before the message does anything.
+    fn asked(&self, session: &Session, message: Message, executed: u8) -> Option<Reply> {
+        let escaped = match message {
+            Message::Begin | Message::StoreEscape { .. } => return None,
+            _ if executed > 0 => return None,
+            Message::Complete { .. } if session.aborted => return Some(Reply::Aborted),
+            Message::Complete { .. } => self.protocol.mark && !session.marked,
+            Message::Refuse { .. } | Message::Release if session.aborted => self.protocol.witness && session.witnessed,
+            Message::Refuse { .. } | Message::Release => self.protocol.mark && (!session.marked || session.witnessed),
+        };
+        escaped.then_some(Reply::Escaped)
+    }
+
     fn try_lock(&self, state: &mut State, session: usize) {
         let free = !self.protocol.lock || state.sessions.iter().all(|session| !session.locked);
         let session = &mut state.sessions[session];
-        (session.locked, session.claimed) = (free, free);
+        (session.locked, session.claimed, session.marked) = (free, free, true);
     }
 
     /// An error ends the message, and with it the commit behind the insert.

@@ -25,6 +25,10 @@ pub(super) enum Phase {
     Storing {
         outcome: Outcome,
     },
+    /// The rollback is on its way.
+    Releasing,
+    /// That the effects are not known is on its way into the table.
+    StoringEscape,
     Ended(Answer),
     /// The process died.
     Died,
@@ -49,6 +53,8 @@ pub(super) enum Answer {
     InFlight,
     /// 5xx: a retry will learn more.
     Unavailable,
+    /// 5xx of the handler's own, which says that nothing was changed.
+    RolledBack,
 }
 
 impl Request {
@@ -102,10 +108,12 @@ impl Claim {
         let session = state.session_of(request);
         if verdict == Verdict::Release {
             // The rollback is waited for.
-            session.map(|session| state.sessions.remove(session));
-            return self.end(state, request, Answer::Unavailable);
+            let Some(session) = session else { return self.end(state, request, Answer::Unavailable) };
+            state.sessions[session].send(Message::Release);
+            state.requests[usize::from(request)].phase = Phase::Releasing;
+            return;
         }
-        let outcome = Outcome { by: request, refused: verdict == Verdict::Refuse };
+        let outcome = Outcome { by: request, refused: verdict == Verdict::Refuse, unknown: false };
         if let Some(session) = session {
             state.sessions[session].send(match verdict {
                 Verdict::Refuse => Message::Refuse { outcome, replaces_expired },
@@ -133,6 +141,29 @@ impl Claim {
             (Phase::Storing { .. }, Reply::Conflict) => {
                 state.sessions.remove(session);
                 self.end(state, request, Answer::Unavailable);
+            }
+            (Phase::Storing { .. }, Reply::Aborted) => {
+                // Another message asks the witness and rolls back.
+                state.sessions[session].send(Message::Release);
+                state.requests[usize::from(request)].phase = Phase::Releasing;
+            }
+            (Phase::Releasing, Reply::RolledBack) => {
+                state.sessions.remove(session);
+                self.end(state, request, Answer::RolledBack);
+            }
+            (Phase::Storing { .. } | Phase::Releasing, Reply::Escaped) => {
+                state.sessions.remove(session);
+                if !self.protocol.stores_escapes {
+                    return self.end(state, request, Answer::Unavailable);
+                }
+                let outcome = Outcome { by: request, refused: false, unknown: true };
+                state.sessions.push(Session::store_escape(request, outcome));
+                state.requests[usize::from(request)].phase = Phase::StoringEscape;
+            }
+            (Phase::StoringEscape, Reply::Stored) => {
+                let outcome = state.row.expect("something is stored").outcome;
+                state.sessions.remove(session);
+                self.end(state, request, Answer::Final { outcome, found: false });
             }
             (phase, reply) => unreachable!("{reply:?} in {phase:?}"),
         }
@@ -176,6 +207,10 @@ impl Claim {
             Phase::Storing { .. } | Phase::Asking { purpose: Purpose::Resolve } => {
                 self.ask(state, request, Purpose::Resolve);
             }
+            Phase::StoringEscape => {
+                let outcome = Outcome { by: request, refused: false, unknown: true };
+                state.sessions.push(Session::store_escape(request, outcome));
+            }
             _ => self.end(state, request, Answer::Unavailable),
         }
     }
@@ -190,6 +225,10 @@ impl Claim {
 
     fn end(&self, state: &mut State, request: u8, answer: Answer) {
         state.requests[usize::from(request)].end(answer);
+        if state.escaped == Some(request) {
+            // Nobody will store it any more.
+            state.escaped = None;
+        }
         let process = state.requests[usize::from(request)].process;
         let entry = &mut state.registries[usize::from(process)];
         if *entry != Some(request) || !self.protocol.leaves_registry {
