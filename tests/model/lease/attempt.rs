@@ -36,6 +36,10 @@ pub(super) enum Phase {
         refused: bool,
     },
     GivingBack,
+    /// A helper has committed the transaction of the part, and the handler goes on.
+    Escaped,
+    StoringUnknown,
+    InsertingUnknown,
     /// It has lost the claim, and looks what became of the operation.
     LookingForRival,
     Ended(Answer),
@@ -49,6 +53,8 @@ pub(super) enum Answer {
     InFlight,
     /// 409: another attempt has taken over, and has not completed yet.
     LostClaim,
+    /// 500: what the operation has changed is not known.
+    EffectsUnknown,
     /// 503.
     Unavailable,
 }
@@ -69,6 +75,7 @@ impl Attempt {
         match self.phase {
             Phase::LookingUp | Phase::Beginning | Phase::ClaimingAnew => false,
             Phase::TakingOver(_) | Phase::LookingForRival => false,
+            Phase::StoringUnknown | Phase::InsertingUnknown => false,
             _ => self.is_alive(),
         }
     }
@@ -126,6 +133,10 @@ impl Lease {
             }
             (Phase::LookingForRival, _) => attempt.end(Answer::LostClaim),
             (Phase::TakingOver(_), Reply::Refused) => attempt.end(Answer::InFlight),
+            (Phase::StoringUnknown, Reply::Refused) => {
+                attempt.send(Phase::InsertingUnknown, Statement::InsertUnknown { by: number });
+            }
+            (Phase::StoringUnknown | Phase::InsertingUnknown, _) => attempt.end(Answer::EffectsUnknown),
             (Phase::GivingBack, _) => attempt.end(Answer::Unavailable),
             (_, Reply::Refused) => attempt.look_for_rival(),
             (Phase::ClaimingAnew, _) => attempt.phase = Phase::Answering,
@@ -141,7 +152,7 @@ impl Lease {
             }
             (Phase::Paying | Phase::RecordingPayment, _) => self.go_on(attempt, number, Parts::Paid),
             (Phase::Completing { refused }, _) => {
-                attempt.end(Answer::Final(Outcome { by: number, refused }, Whose::Own));
+                attempt.end(Answer::Final(Outcome { by: number, refused, unknown: false }, Whose::Own));
             }
             (phase, reply) => unreachable!("{reply:?} in {phase:?}"),
         }
@@ -191,6 +202,29 @@ impl Lease {
         attempt.send(Phase::ClaimingAnew, Statement::ClaimAnew { token });
     }
 
+    /// A helper commits the writes of the part that has begun: its statement is not sent.
+    pub(super) fn escape(&self, state: &mut State, number: u8) {
+        match state.attempts[usize::from(number)].phase {
+            Phase::Paying => state.payments += 1,
+            _ => state.orders += 1,
+        }
+        let attempt = &mut state.attempts[usize::from(number)];
+        (attempt.phase, attempt.statement) = (Phase::Escaped, None);
+        state.escapes += 1;
+    }
+
+    /// The part ends: it commits, or its future was dropped and it is rolled back. Both ask for the marks.
+    pub(super) fn end_escaped(&self, state: &mut State, number: u8) {
+        let attempt = &mut state.attempts[usize::from(number)];
+        let token = attempt.token;
+        if self.protocol.mark && self.protocol.stores_escapes {
+            attempt.send(Phase::StoringUnknown, Statement::UpdateUnknown { token, by: number });
+        } else {
+            // The handler fails, and the operation is for the next attempt.
+            attempt.send(Phase::GivingBack, Statement::GiveBack { token });
+        }
+    }
+
     /// The handler answers for its first transaction: with a refusal, which completes the operation, or with a failure.
     pub(super) fn answer(&self, state: &mut State, number: u8, refuses: bool) {
         let attempt = &mut state.attempts[usize::from(number)];
@@ -219,6 +253,12 @@ impl Lease {
             | Phase::Paying
             | Phase::RecordingPayment => {
                 attempt.send(Phase::GivingBack, Statement::GiveBack { token });
+            }
+            Phase::StoringUnknown => {
+                attempt.send(Phase::StoringUnknown, Statement::UpdateUnknown { token, by: number });
+            }
+            Phase::InsertingUnknown => {
+                attempt.send(Phase::InsertingUnknown, Statement::InsertUnknown { by: number });
             }
             // Whether the claim was taken is not known. If it was, it runs out by itself.
             _ => attempt.end(Answer::Unavailable),

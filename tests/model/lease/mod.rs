@@ -6,12 +6,18 @@
 //! commits), so executing one is one step. The lock of the claim is left out: it makes answers fast, and the promise must
 //! hold without it.
 //!
+//! A helper of the handler may commit a part's transaction, the first one's or a later one's. The part's end asks for the marks,
+//! whether it commits or is rolled back because its future was dropped, and stores that the effects are not known: in the row
+//! under the token, else in a row of its own. Until that is stored nothing but the claim protects the key: if the process dies
+//! there, or another attempt has the row by then, the effect may be repeated. Such states are called exposed, and nothing else is.
+//! (How the marks tell, the [claim model](super::claim) checks.)
+//!
 //! A lease may run out at any time after it was taken, whether its owner is dead, frozen or merely slow.
 
 mod attempt;
 mod table;
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 use attempt::{Answer, Attempt, Phase};
 use table::{Row, Statement};
@@ -32,6 +38,14 @@ struct Protocol {
     takes_over_what_it_saw: bool,
     /// Whether the first insert is judged by the primary key.
     primary_key: bool,
+    /// Whether the end of a part asks for the marks.
+    mark: bool,
+    /// Whether an escape is stored.
+    stores_escapes: bool,
+    /// Whether it is stored in the row under the token.
+    updates_unknown: bool,
+    /// Whether it is stored where there is no such row.
+    inserts_unknown: bool,
     /// Whether a lease runs out.
     leases_run_out: bool,
     provider: Provider,
@@ -54,6 +68,10 @@ const PROTOCOL: Protocol = Protocol {
     records_with_writes: true,
     takes_over_what_it_saw: true,
     primary_key: true,
+    mark: true,
+    stores_escapes: true,
+    updates_unknown: true,
+    inserts_unknown: true,
     leases_run_out: true,
     provider: Provider::Keyed,
 };
@@ -66,6 +84,8 @@ struct Bound {
     faults: u8,
     /// Whether the lease of an attempt that lives can run out.
     stalls: bool,
+    /// How often a helper commits the transaction of a part.
+    escapes: u8,
 }
 
 struct Lease {
@@ -84,6 +104,9 @@ struct State {
     /// Sent by attempts that cannot read the answer any more, and not yet arrived.
     late: Vec<Statement>,
     faults: u8,
+    escapes: u8,
+    /// An escape was not stored before its process died, or before the row was another attempt's.
+    exposed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +129,13 @@ enum Action {
     Answer {
         attempt: u8,
         refuses: bool,
+    },
+    /// A helper commits the transaction of the part.
+    Escape {
+        attempt: u8,
+    },
+    EndEscaped {
+        attempt: u8,
     },
     /// The call fails as seen from here, whether or not it has happened: the handler refuses, as for a declined card.
     FailCall {
@@ -138,7 +168,17 @@ impl Model for Lease {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State { row: None, orders: 0, charges: 0, payments: 0, attempts: Vec::new(), late: Vec::new(), faults: 0 }]
+        vec![State {
+            row: None,
+            orders: 0,
+            charges: 0,
+            payments: 0,
+            attempts: Vec::new(),
+            late: Vec::new(),
+            faults: 0,
+            escapes: 0,
+            exposed: false,
+        }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -152,6 +192,10 @@ impl Model for Lease {
             }
             if attempt.phase == Phase::Beginning && attempt.statement.is_some() {
                 actions.push(Action::RefuseFirst { attempt: number });
+            }
+            let writes = matches!(attempt.phase, Phase::Beginning | Phase::Ordering | Phase::Paying);
+            if writes && attempt.statement.is_some() && state.escapes < self.bound.escapes {
+                actions.push(Action::Escape { attempt: number });
             }
             if attempt.phase == Phase::Answering {
                 actions.push(Action::Answer { attempt: number, refuses: false });
@@ -178,6 +222,8 @@ impl Model for Lease {
             Action::Call { attempt } => self.call(&mut state, attempt),
             Action::RefuseFirst { attempt } => self.refuse_first(&mut state, attempt),
             Action::Answer { attempt, refuses } => self.answer(&mut state, attempt, refuses),
+            Action::Escape { attempt } => self.escape(&mut state, attempt),
+            Action::EndEscaped { attempt } => self.end_escaped(&mut state, attempt),
             Action::FailCall { attempt, happened } => {
                 if happened {
                     self.charge(&mut state);
@@ -205,21 +251,28 @@ impl Model for Lease {
                 self.notice_loss(&mut state, attempt);
             }
         }
+        state.notice_exposure(last);
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("at most one effect of each transaction", |_, state: &State| {
-                state.orders <= 1 && state.payments <= 1
+                state.exposed || state.orders <= 1 && state.payments <= 1
             }),
             Property::always("at most one charge", |_, state: &State| state.charges <= 1),
             Property::always("a success has all its effects", |_, state: &State| {
                 let complete = (state.orders, state.charges, state.payments) == (1, 1, 1);
-                state.row.and_then(Row::outcome).is_none_or(|outcome| outcome.refused || complete)
+                state
+                    .row
+                    .and_then(Row::outcome)
+                    .is_none_or(|outcome| state.exposed || outcome.refused || outcome.unknown || complete)
             }),
             Property::always("a refusal is not paid", |_, state: &State| {
-                state.row.and_then(Row::outcome).is_none_or(|outcome| !outcome.refused || state.payments == 0)
+                state
+                    .row
+                    .and_then(Row::outcome)
+                    .is_none_or(|outcome| state.exposed || !outcome.refused || state.payments == 0)
             }),
             Property::always("a final answer is the stored one", |_, state: &State| {
                 let stored = state.row.and_then(Row::outcome);
@@ -234,6 +287,13 @@ impl Model for Lease {
             Property::sometimes("a refused first transaction is run again", |_, state: &State| {
                 let resumed = |attempt: &Attempt| attempt.phase == Phase::Ordering;
                 state.attempts.iter().any(resumed)
+            }),
+            Property::sometimes(ESCAPE_IS_FINAL, |_, state: &State| {
+                let told = |attempt: &Attempt| attempt.final_answer().is_some_and(|outcome| outcome.unknown);
+                state.attempts.iter().any(told)
+            }),
+            Property::sometimes(REPEATED_WHERE_EXPOSED, |_, state: &State| {
+                state.exposed && (state.orders > 1 || state.payments > 1)
             }),
             Property::sometimes("an attempt takes over and completes", |_, state: &State| {
                 let resumed = |attempt: &Attempt| attempt.resumed && attempt.completed_itself();
@@ -268,6 +328,9 @@ impl Lease {
             }
             if matches!(attempt.phase, Phase::Reconciling | Phase::Calling) {
                 actions.push(Action::Call { attempt: number });
+            }
+            if attempt.phase == Phase::Escaped {
+                actions.push(Action::EndEscaped { attempt: number });
             }
             if attempt.phase == Phase::Answering {
                 actions.push(Action::Answer { attempt: number, refuses: true });
@@ -308,6 +371,7 @@ impl Lease {
                 Action::Receive { attempt } | Action::Call { attempt } | Action::Answer { attempt, .. } => {
                     *attempt >= frozen
                 }
+                Action::EndEscaped { attempt } => *attempt >= frozen,
                 _ => true,
             });
             if actions.is_empty() {
@@ -321,6 +385,21 @@ impl Lease {
 }
 
 impl State {
+    /// An escape that is not stored yet, and whose process dies or whose row is another attempt's by now.
+    fn notice_exposure(&mut self, last: &State) {
+        let storing = |attempt: &Attempt| {
+            matches!(attempt.phase, Phase::Escaped | Phase::StoringUnknown | Phase::InsertingUnknown)
+        };
+        for (number, (before, now)) in (0..).zip(last.attempts.iter().zip(&self.attempts)) {
+            let another = match self.row {
+                Some(Row::InProgress { token, .. }) => token != now.token,
+                Some(Row::Completed(outcome)) => outcome.by != number,
+                None => false,
+            };
+            self.exposed |= storing(before) && now.phase == Phase::Died || storing(now) && another;
+        }
+    }
+
     fn owner_lives(&self) -> bool {
         let owns = |attempt: &Attempt| attempt.is_alive() && Some(attempt.token) == self.row.and_then(Row::token);
         self.attempts.iter().any(owns)
@@ -353,14 +432,25 @@ fn faults(number: u8, attempt: &Attempt, actions: &mut Vec<Action>) {
     }
 }
 
-const SMALL: Bound = Bound { attempts: 2, faults: 1, stalls: true };
+const ESCAPE_IS_FINAL: &str = "an escape is final";
+const REPEATED_WHERE_EXPOSED: &str = "an escape is repeated where nothing protected the key";
+
+const SMALL: Bound = Bound { attempts: 2, faults: 1, stalls: true, escapes: 0 };
+const ESCAPES: Bound = Bound { escapes: 1, ..SMALL };
 const TWO_FAULTS: Bound = Bound { faults: 2, ..SMALL };
 const THREE_ATTEMPTS: Bound = Bound { attempts: 3, ..SMALL };
 
 /// Checks every state within the bound, and says how many there are.
 fn check(protocol: Protocol, bound: Bound) -> usize {
     let checker = Lease { protocol, bound }.checker().threads(2).spawn_bfs().join();
-    checker.assert_properties();
+    for property in checker.model().properties() {
+        match property.expectation {
+            Expectation::Always => checker.assert_no_discovery(property.name),
+            // What needs an escape does not come about without one.
+            _ if [ESCAPE_IS_FINAL, REPEATED_WHERE_EXPOSED].contains(&property.name) && bound.escapes == 0 => {}
+            _ => _ = checker.assert_any_discovery(property.name),
+        }
+    }
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
     println!("{states} states, {depth} deep: {protocol:?} within {bound:?}");
     states
@@ -368,8 +458,12 @@ fn check(protocol: Protocol, bound: Bound) -> usize {
 
 /// Asserts that the checker finds `promise` broken, and shows the shortest way there.
 fn assert_broken(protocol: Protocol, promise: &'static str) {
+    assert_broken_within(protocol, SMALL, promise);
+}
+
+fn assert_broken_within(protocol: Protocol, bound: Bound, promise: &'static str) {
     let found = HasDiscoveries::AllOf([promise].into());
-    let checker = Lease { protocol, bound: SMALL }.checker().finish_when(found).spawn_bfs().join();
+    let checker = Lease { protocol, bound }.checker().finish_when(found).spawn_bfs().join();
     for action in checker.assert_any_discovery(promise).into_actions() {
         println!("{action:?}");
     }
@@ -434,4 +528,34 @@ fn a_claim_without_the_primary_key_orders_twice() {
 #[test]
 fn a_lease_that_never_runs_out_locks_the_key() {
     assert_broken(Protocol { leases_run_out: false, ..PROTOCOL }, "never stuck");
+}
+
+/// In the first part and in a later one, at every time.
+#[test]
+fn an_escape_is_final() {
+    assert!(check(PROTOCOL, ESCAPES) > 1_000);
+}
+
+#[test]
+fn a_part_that_does_not_ask_for_the_marks_repeats_an_escape() {
+    let mutation = Protocol { mark: false, ..PROTOCOL };
+    assert_broken_within(mutation, ESCAPES, "at most one effect of each transaction");
+}
+
+#[test]
+fn an_escape_that_is_not_stored_is_repeated() {
+    let mutation = Protocol { stores_escapes: false, ..PROTOCOL };
+    assert_broken_within(mutation, ESCAPES, "at most one effect of each transaction");
+}
+
+#[test]
+fn an_escape_that_is_only_inserted_is_repeated_after_a_later_part() {
+    let mutation = Protocol { updates_unknown: false, ..PROTOCOL };
+    assert_broken_within(mutation, ESCAPES, "at most one effect of each transaction");
+}
+
+#[test]
+fn an_escape_that_is_only_updated_is_repeated_after_the_first_part() {
+    let mutation = Protocol { inserts_unknown: false, ..PROTOCOL };
+    assert_broken_within(mutation, ESCAPES, "at most one effect of each transaction");
 }

@@ -28,6 +28,8 @@ pub(super) struct Outcome {
     /// The attempt that stored it.
     pub(super) by: u8,
     pub(super) refused: bool,
+    /// Whether it says that the effects are not known.
+    pub(super) unknown: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,6 +73,15 @@ pub(super) enum Statement {
     },
     GiveBack {
         token: u8,
+    },
+    /// That the effects are not known, in the row under the token.
+    UpdateUnknown {
+        token: u8,
+        by: u8,
+    },
+    /// The same where there is no row yet.
+    InsertUnknown {
+        by: u8,
     },
 }
 
@@ -171,7 +182,18 @@ impl Lease {
                 if !(owned(token) || in_progress && !self.protocol.completes_by_token) {
                     return Reply::Refused;
                 }
-                state.row = Some(Row::Completed(Outcome { by, refused }));
+                state.row = Some(Row::Completed(Outcome { by, refused, unknown: false }));
+            }
+            Statement::UpdateUnknown { token, by } => {
+                if !(owned(token) && self.protocol.updates_unknown) {
+                    return Reply::Refused;
+                }
+                state.row = Some(Row::Completed(Outcome { by, refused: false, unknown: true }));
+            }
+            Statement::InsertUnknown { by } => {
+                if state.row.is_none() && self.protocol.inserts_unknown {
+                    state.row = Some(Row::Completed(Outcome { by, refused: false, unknown: true }));
+                }
             }
             Statement::GiveBack { token } => {
                 if !owned(token) {
