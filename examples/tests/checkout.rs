@@ -93,6 +93,7 @@ async fn attack(path: &str, card: &str) -> (CrashReport, BTreeMap<String, Line>)
     let matrix = crash_matrix(app, request(path, card)).effects(count_effects);
     // A provider without keys sees none.
     let matrix = if path == "/checkout" { matrix.external_calls(&calls) } else { matrix };
+    let matrix = if card == "tok_declined" { matrix.refuses() } else { matrix };
     let report = matrix.run().await;
     println!("{report}");
     let ledger = reqwest::get(format!("http://{provider}/ledger")).await.expect("an answer");

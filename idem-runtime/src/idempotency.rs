@@ -10,6 +10,7 @@ use sqlx::{PgPool, Postgres, SqlStr};
 use tokio::sync::watch;
 
 use crate::builder::Settings;
+#[cfg(feature = "axum")]
 use crate::detached::Detached;
 use crate::error::Error;
 use crate::lifecycle::in_flight::Registry;
@@ -49,6 +50,7 @@ struct Inner {
     recent: Recent,
     /// How many operations run in tasks of their own.
     running: watch::Sender<usize>,
+    #[cfg(feature = "axum")]
     detached: Detached,
     unused: Unused,
 }
@@ -68,8 +70,18 @@ impl Idempotency {
         let outbox = OutboxStatements::new(&settings.schema, settings.outbox_retention);
         let (running, _) = watch::channel(0);
         let (registry, recent) = (Registry::default(), Recent::default());
-        let (detached, unused) = (Detached::default(), Unused::default());
-        let inner = Inner { pool, settings, statements, outbox, registry, recent, running, detached, unused };
+        let inner = Inner {
+            pool,
+            settings,
+            statements,
+            outbox,
+            registry,
+            recent,
+            running,
+            #[cfg(feature = "axum")]
+            detached: Detached::default(),
+            unused: Unused::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -105,6 +117,7 @@ impl Idempotency {
         &self.inner.registry
     }
 
+    #[cfg(feature = "axum")]
     pub(crate) fn detached(&self) -> &Detached {
         &self.inner.detached
     }

@@ -8,6 +8,7 @@ mod call;
 #[cfg(feature = "axum")]
 mod completer;
 pub mod contract;
+#[cfg(feature = "axum")]
 mod detached;
 mod error;
 mod fingerprint;

@@ -137,6 +137,7 @@ impl EncodedScope {
     }
 }
 
+#[cfg(any(feature = "axum", test))]
 /// What a scope's text was made from: one value, or the parts of a tuple. `None` for the global scope.
 pub(crate) fn decode(text: &str) -> Option<Vec<String>> {
     match text.strip_prefix('(') {
@@ -147,6 +148,7 @@ pub(crate) fn decode(text: &str) -> Option<Vec<String>> {
     }
 }
 
+#[cfg(any(feature = "axum", test))]
 /// A part that is a tuple itself stays encoded.
 fn decode_parts(mut text: &str) -> Vec<String> {
     let mut parts = Vec::new();

@@ -120,20 +120,23 @@ impl<'a> CrashMatrix<'a> {
         let workers = lanes.map(|lane| self.work(lane, &baseline, &progress));
         futures_util::future::join_all(workers).await;
         let progress = progress.into_inner();
-        findings.extend(self.external_finding(&baseline, keys_before, progress.executions));
+        findings.extend(self.external_finding(&baseline, keys_before, &progress));
         let (not_seen, trials) = (progress.not_seen(), progress.trials.into_values().collect());
         CrashReport::new(self.subject.describe(), &self.strikes, self.stall, baseline, trials, findings, not_seen)
     }
 
     /// Keys that do not contain the request's cannot be told apart by trial; one too many still shows.
-    fn external_finding(&self, baseline: &Baseline, before: usize, executions: usize) -> Option<Finding> {
+    fn external_finding(&self, baseline: &Baseline, before: usize, progress: &Progress) -> Option<Finding> {
         let calls = self.subject.external.as_ref().filter(|_| baseline.counts_external_keys())?;
+        let executions = progress.executions;
         let (used, expected) = (calls.keys() - before, executions * baseline.external_keys);
+        // What was given up may have ended before its call.
+        let given_up = progress.trials.values().filter(|trial| trial.has_given_up()).count() * baseline.external_keys;
         let sent = format!("{executions} requests, each with a fault and its retries");
         let found = Finding::new(EXTERNAL, sent, format!("calls with {used} keys"), format!("{expected} keys"));
         let advice = "derive the provider's key from the request's, never from the attempt; one that contains the request's \
                       key is followed trial by trial";
-        (used != expected).then(|| found.advise(advice))
+        (used > expected || used + given_up < expected).then(|| found.advise(advice))
     }
 
     async fn open_lane(&self) -> Lane {

@@ -36,6 +36,7 @@ pub(crate) trait Unit: Send + Sized + 'static {
     ) -> impl Future<Output = Result<Ended, Error>> + Send;
 
     /// The error that came out of the handler says that it lost to a concurrent transaction.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "a function's error is not looked through"))]
     fn note_conflict(&mut self);
 }
 

@@ -110,14 +110,26 @@ pub struct Trial {
     seen: Vec<Seen>,
     worst: Option<Symptom>,
     violations: Vec<String>,
+    given_up: bool,
 }
 
 impl Trial {
+    /// Its session was exchanged under the handler, and the server told the client that its effects are not known.
+    pub(super) fn gave_up(mut self) -> Self {
+        self.given_up = true;
+        self
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up
+    }
+
     /// The worst violation comes first.
     pub(super) fn new(strike: Strike, met: Met, seen: Vec<Seen>, mut violations: Vec<Violation>) -> Self {
         violations.sort_by_key(|violation| violation.symptom);
         let worst = violations.first().map(|violation| violation.symptom);
-        Self { strike, met, seen, worst, violations: violations.into_iter().map(|violation| violation.text).collect() }
+        let violations = violations.into_iter().map(|violation| violation.text).collect();
+        Self { strike, met, seen, worst, violations, given_up: false }
     }
 
     /// What happened to the message.

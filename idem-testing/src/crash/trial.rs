@@ -80,7 +80,8 @@ pub(super) async fn run(
     }
     victim.close().await;
     let seen = attempts.iter().map(|attempt| seen(subject, attempt)).collect();
-    Some(Trial::new(strike, met, seen, violations))
+    let trial = Trial::new(strike, met, seen, violations);
+    Some(if given_up { trial.gave_up() } else { trial })
 }
 
 /// What is wrong with the final answer, its repetitions, and the calls that were made for it.
