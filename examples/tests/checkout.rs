@@ -92,8 +92,12 @@ async fn attack(path: &str, card: &str) -> (CrashReport, BTreeMap<String, Line>)
     let app = async |pool| application(pool, &provider).await;
     let matrix = crash_matrix(app, request(path, card)).effects(count_effects);
     // A provider without keys sees none.
-    let matrix = if path == "/checkout" { matrix.external_calls(&calls) } else { matrix };
-    let matrix = if card == "tok_declined" { matrix.refuses() } else { matrix };
+    let matrix = match (path, card) {
+        // It is the call that refuses.
+        (_, "tok_declined") => matrix.refuses(),
+        ("/checkout", _) => matrix.external_calls(&calls),
+        _ => matrix,
+    };
     let report = matrix.run().await;
     println!("{report}");
     let ledger = reqwest::get(format!("http://{provider}/ledger")).await.expect("an answer");

@@ -184,10 +184,10 @@ impl Builder {
         self
     }
 
-    /// How many handlers may run at once whose clients have hung up. Default half of the pool's connections; at least 1.
+    /// How many handlers may go on without their clients before new requests wait. Default half of the pool's connections; at least 1.
     ///
-    /// A handler that has begun goes on without its client, outside of any limit on concurrent requests that the application has. Beyond
-    /// this number a new request waits before it begins, as long as it may wait for a connection, and is then answered with 503; one whose
+    /// A handler that has begun goes on when its client hangs up, outside of any limit on concurrent requests that the application has;
+    /// clients that hang up all at once leave as many as had begun. Beyond this number a new request waits before it begins, as long as it may wait for a connection, and is then answered with 503; one whose
     /// client is gone meanwhile is not begun.
     #[must_use]
     pub fn max_detached(mut self, handlers: usize) -> Self {

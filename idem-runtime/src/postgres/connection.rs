@@ -47,7 +47,8 @@ impl Idempotency {
         let limit = self.settings().connection_timeout;
         let executed = match within(limit, statement().execute(&mut *connection)).await {
             Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
-                within(limit, execute_read_write(&mut connection, statement())).await
+                let executed = within(limit, execute_read_write(&mut connection, statement())).await;
+                executed.map_err(|again| refused_by_a_replica(error, again))
             }
             executed => executed.map(|executed| executed.rows_affected()),
         };
@@ -64,7 +65,8 @@ impl Idempotency {
         let limit = self.settings().connection_timeout;
         let rows = match within(limit, statement().fetch_all(&mut *connection)).await {
             Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
-                within(limit, fetch_read_write(&mut connection, statement())).await
+                let rows = within(limit, fetch_read_write(&mut connection, statement())).await;
+                rows.map_err(|again| refused_by_a_replica(error, again))
             }
             rows => rows,
         };
@@ -90,6 +92,11 @@ async fn execute_read_write(
     let executed = statement.execute(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(executed.rows_affected())
+}
+
+/// A replica has no mode in which it writes, and says so with another code: the first error is what there is to say about it.
+fn refused_by_a_replica(first: sqlx::Error, again: sqlx::Error) -> sqlx::Error {
+    if sqlstate::is_elsewhere(&again) { first } else { again }
 }
 
 #[cfg(feature = "axum")]
