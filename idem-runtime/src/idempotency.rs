@@ -9,7 +9,6 @@ use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, SqlStr};
 use tokio::sync::watch;
 
-use crate::builder::Settings;
 #[cfg(feature = "axum")]
 use crate::detached::Detached;
 use crate::error::Error;
@@ -18,6 +17,7 @@ use crate::lifecycle::outcome::StoredResponse;
 use crate::lifecycle::recent::Recent;
 use crate::outbox::OutboxStatements;
 use crate::postgres::statements::Statements;
+use crate::settings::Settings;
 use crate::unused::Unused;
 
 /// Makes handlers idempotent over one Postgres database. Cheap to clone; held in the application's state and found there

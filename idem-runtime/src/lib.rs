@@ -29,6 +29,7 @@ mod response;
 #[cfg(feature = "axum")]
 mod route;
 mod scope;
+mod settings;
 mod status;
 mod sweeper;
 mod telemetry;

@@ -93,8 +93,70 @@ async fn keys_and_bodies_stay_out_of_the_log_at_info_also_of_slow_statements() {
 }
 
 #[tokio::test]
-async fn the_key_is_in_the_span_at_debug() {
+async fn the_key_is_told_in_an_event_at_debug() {
     let log = log_of_every_ending(LevelFilter::DEBUG).await;
     assert!(log.contains(&format!("key=\"{KEY}-1\"")), "{log}");
     assert!(!log.contains("scope=\"a\""), "the scope is hashed");
+}
+
+/// A layer that listens at `DEBUG` must not put the key into the spans that another one writes at `INFO`.
+#[tokio::test]
+async fn a_layer_at_debug_puts_no_key_into_another_ones_info() {
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::registry::LookupSpan;
+    fn layer<S>(log: &Log, level: LevelFilter) -> impl Layer<S>
+    where
+        S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    {
+        let writer = log.clone();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+        layer.with_span_events(FmtSpan::CLOSE).with_filter(level)
+    }
+    let (_database, app) = App::start().await;
+    let (info, debug) = (Log::default(), Log::default());
+    let subscriber =
+        tracing_subscriber::registry().with(layer(&info, LevelFilter::INFO)).with(layer(&debug, LevelFilter::DEBUG));
+    let guard = tracing::subscriber::set_default(subscriber);
+    assert_eq!(app.post("/entries", KEY, &entry("told", Then::Created)).await.status, 201);
+    drop(guard);
+    let text = |log: &Log| String::from_utf8(log.0.lock().unwrap().clone()).expect("a text");
+    assert!(text(&debug).contains(KEY), "{}", text(&debug));
+    assert!(text(&info).contains("outcome=\"claimed\"") && !text(&info).contains(KEY), "{}", text(&info));
+}
+
+/// What is told of an operation is told by the task that does the work.
+#[tokio::test]
+async fn a_panic_and_a_client_that_hung_up_are_told_of() {
+    let (_database, app) = App::start().await;
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::INFO)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let panics = entry("panics", Then::Panic);
+    let panicked =
+        futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(app.post("/entries", "p", &panics)));
+    panicked.await.expect_err("a panic");
+    for (key, then, status) in [("a", Then::Wait, "claimed"), ("b", Then::Wait, "claimed")] {
+        let waits = entry("waits", then);
+        tokio::select! {
+            _ = app.post("/entries", key, &waits) => panic!("the gate is closed"),
+            () = app.gate.arrival() => {}
+        }
+        app.gate.open(1);
+        assert_eq!(app.idempotency.shutdown().await, 0, "{key} {status}");
+    }
+    drop(guard);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).expect("a text");
+    let closed = |outcome: &str| {
+        let lines = text.lines().filter(|line| line.contains("close time"));
+        lines.filter(|line| line.contains(&format!("outcome=\"{outcome}\""))).count()
+    };
+    assert_eq!((closed("panicked"), closed("claimed")), (1, 2), "{text}");
+    assert!(text.contains("the handler panicked") && text.contains("handler=\"idem_tests::create\""), "{text}");
 }

@@ -22,10 +22,10 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::builder::MAX_DURATION;
 use crate::error::Error;
 use crate::idempotency::Idempotency;
 use crate::outbox::message::Message;
+use crate::settings::MAX_DURATION;
 
 use doorbell::Doorbell;
 use engine::Engine;
