@@ -196,11 +196,7 @@ async fn a_call_in_flight_is_unavailable_and_says_when_to_retry() {
 async fn misuse_is_told_and_not_retried() {
     let (_database, pool, servers) = start().await;
     call(&servers[0], "k1", 500).await.expect("charged");
-    for (key, amount_cents, code) in [
-        ("k1", 501, Code::FailedPrecondition),
-        ("", 500, Code::InvalidArgument),
-        ("two words", 500, Code::InvalidArgument),
-    ] {
+    for (key, amount_cents, code) in [("k1", 501, Code::FailedPrecondition), ("", 500, Code::InvalidArgument)] {
         let refused = call(&servers[1], key, amount_cents).await.expect_err("misuse");
         assert_eq!(refused.code(), code, "{refused:?}");
         assert_eq!(grpc_code(refused.code() as i32), Verdict::Final);

@@ -1,13 +1,14 @@
+use std::error::Error;
 use std::io;
 
+use axum::RequestExt;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryFutureExt;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http_body_util::Limited;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::{Digest, digest_of_body, sha256};
 use crate::attribute::Checks;
@@ -51,10 +52,10 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
-        let buffered = Request::from_parts(parts.clone(), body);
-        let body = match Bytes::from_request(buffered, state).await {
-            Ok(body) => body,
-            Err(rejection) => return Self::without_body(parts, &rejection, state).await,
+        let buffered = Request::from_parts(parts.clone(), body).into_limited_body().collect().await;
+        let body = match buffered {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return Self::without_body(parts, &error, state).await,
         };
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let digest = Digest { hash: digest_of_body(content_type, &body), body: body.clone() };
@@ -67,31 +68,34 @@ where
 impl<T, const CHECKED: bool> WithFingerprint<T, CHECKED> {
     /// A body that is too long, or that did not arrive, is the extractor's to refuse, in its own words: it gets one that fails in the
     /// same way. All requests without a body that could be read count as the same.
-    async fn without_body<S, M>(parts: Parts, rejection: &BytesRejection, state: &S) -> Result<Self, Response>
+    async fn without_body<S, M>(parts: Parts, error: &axum::Error, state: &S) -> Result<Self, Response>
     where
         Checks<CHECKED>: ExtractsLast<T, S, M>,
     {
-        let too_long = matches!(rejection, BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)));
-        let body = if too_long {
-            Body::new(Limited::new(Body::from("too long"), 0))
-        } else {
-            let failed = io::Error::other(cause(rejection));
-            Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(failed)]))
-        };
-        let hash = sha256(&[b"no body", &[u8::from(too_long)]]);
-        let request = Request::from_parts(parts, body);
+        let hash = sha256(&[b"no body"]);
+        let request = Request::from_parts(parts, failing(error));
         let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
         Ok(Self { value, digest: Digest { hash, body: Bytes::new() } })
     }
 }
 
-/// What the client's connection said, without the words that the extractor puts before it.
-fn cause(rejection: &BytesRejection) -> String {
-    let mut cause: &dyn std::error::Error = rejection;
+/// A body that fails for an extractor as the client's did.
+fn failing(error: &axum::Error) -> Body {
+    let is_limit = |error: &(dyn Error + 'static)| error.is::<LengthLimitError>();
+    if error.source().is_some_and(is_limit) {
+        // The limit is the extractor's own, and stops it again.
+        let endless = futures_util::stream::repeat_with(|| Ok::<_, io::Error>(Bytes::from_static(&[b' '; 4_096])));
+        return Body::from_stream(endless);
+    }
+    let mut cause: &(dyn Error + 'static) = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    if is_limit(cause) {
+        return Body::new(Limited::new(Body::from("too long"), 0));
+    }
+    let failed = io::Error::other(cause.to_string());
+    Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(failed)]))
 }
 
 /// The last argument with checks of its type, where no fingerprint is made of the body.
