@@ -60,6 +60,7 @@ impl Call {
             optional: false,
             fingerprint: None,
             body: Bytes::new(),
+            is_whole: true,
             replay_failures: false,
             isolation: None,
             wait: None,
@@ -77,6 +78,8 @@ pub struct Request {
     optional: bool,
     fingerprint: Option<Fingerprint>,
     body: Bytes,
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "a function has no body"))]
+    pub(crate) is_whole: bool,
     pub(crate) replay_failures: bool,
     pub(crate) lease: Duration,
     pub(crate) isolation: Option<Isolation>,
@@ -96,6 +99,7 @@ impl Request {
     pub fn request(mut self, digest: Digest) -> Self {
         self.fingerprint = Some(self.fingerprint_of(&self.call.path_and_query, b"body", &digest.hash));
         self.body = digest.body;
+        self.is_whole = digest.is_whole;
         self
     }
 

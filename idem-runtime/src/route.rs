@@ -80,9 +80,9 @@ impl Request {
     }
 
     async fn execute<U: Unit>(self, telemetry: Telemetry, handler: Handler<U>) -> Result<Answer, Error> {
-        let (replay_failures, method) = (self.replay_failures, self.call.method.clone());
+        let (replay_failures, method, is_whole) = (self.replay_failures, self.call.method.clone(), self.is_whole);
         match self.claim(U::OF_STEPS, U::OF_STEPS) {
-            Ok(claim) => Execution { claim, method, replay_failures }.answer(telemetry, handler).await,
+            Ok(claim) => Execution { claim, method, is_whole, replay_failures }.answer(telemetry, handler).await,
             Err(error) => telemetry.finish(Err(error)),
         }
     }

@@ -58,7 +58,7 @@ where
             Err(error) => return Self::without_body(parts, &error, state).await,
         };
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let digest = Digest { hash: digest_of_body(content_type, &body), body: body.clone() };
+        let digest = Digest { hash: digest_of_body(content_type, &body), body: body.clone(), is_whole: true };
         let request = Request::from_parts(parts, Body::from(body));
         let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
         Ok(Self { value, digest })
@@ -75,7 +75,7 @@ impl<T, const CHECKED: bool> WithFingerprint<T, CHECKED> {
         let hash = sha256(&[b"no body"]);
         let request = Request::from_parts(parts, failing(error));
         let value = <Checks<CHECKED> as ExtractsLast<T, S, M>>::extract(request, state).await?;
-        Ok(Self { value, digest: Digest { hash, body: Bytes::new() } })
+        Ok(Self { value, digest: Digest { hash, body: Bytes::new(), is_whole: false } })
     }
 }
 

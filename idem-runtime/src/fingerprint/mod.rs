@@ -20,6 +20,8 @@ pub(crate) type Fingerprint = [u8; 16];
 pub struct Digest {
     pub(crate) hash: [u8; 32],
     pub(crate) body: Bytes,
+    /// Whether the body arrived, and was not too long.
+    pub(crate) is_whole: bool,
 }
 
 /// Digests parts so that moving a byte from one to the next changes the result.

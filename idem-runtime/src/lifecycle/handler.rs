@@ -40,6 +40,8 @@ pub(crate) struct Answer {
 pub(crate) struct Execution {
     pub(crate) claim: Claim,
     pub(crate) method: Method,
+    /// Whether the request's body could be read.
+    pub(crate) is_whole: bool,
     pub(crate) replay_failures: bool,
 }
 
@@ -114,7 +116,9 @@ impl Execution {
         let failed = status.is_server_error() && !self.replay_failures;
         // A HEAD request asks what a GET would answer, and changes nothing.
         let asks = self.method == Method::HEAD;
-        if failed || asks || lost_conflict || settings.never_stored.contains(&status.as_u16()) {
+        // What refuses half a request says nothing about the whole one, which has the same key.
+        let refuses_half = status.is_client_error() && !self.is_whole;
+        if failed || asks || refuses_half || lost_conflict || settings.never_stored.contains(&status.as_u16()) {
             return Worked { result: response, verdict: Ok(Verdict::Release) };
         }
         let succeeded = status.is_success() || status.is_redirection();
