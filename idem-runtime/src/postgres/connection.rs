@@ -47,6 +47,8 @@ impl Idempotency {
         let limit = self.settings().connection_timeout;
         let executed = match within(limit, statement().execute(&mut *connection)).await {
             Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
+                // Whether it is the database's default or a replica's word: the pool is better off without it.
+                connection.close_on_drop();
                 let executed = within(limit, execute_read_write(&mut connection, statement())).await;
                 executed.map_err(|again| refused_by_a_replica(error, again))
             }
@@ -65,6 +67,8 @@ impl Idempotency {
         let limit = self.settings().connection_timeout;
         let rows = match within(limit, statement().fetch_all(&mut *connection)).await {
             Err(error) if sqlstate::answer(&error) == Answer::ReadOnly => {
+                // Whether it is the database's default or a replica's word: the pool is better off without it.
+                connection.close_on_drop();
                 let rows = within(limit, fetch_read_write(&mut connection, statement())).await;
                 rows.map_err(|again| refused_by_a_replica(error, again))
             }
