@@ -206,7 +206,7 @@ impl Claim {
     /// A pooled connection may have died unnoticed, or its server may have become a replica. Nothing has run yet, so a second one is
     /// tried.
     async fn begin(&self) -> Result<(Tx, Mark), Error> {
-        let begin = Begin {
+        let mut begin = Begin {
             handler: self.handler,
             key: self.key.clone(),
             mark: Mark::of_key(self.lock),
@@ -214,20 +214,21 @@ impl Claim {
             lease: self.lease,
             durable: self.of_steps,
         };
-        let tx = self.idempotency.begin(&begin).await?;
+        let tx = self.idempotency.begin(&mut begin).await?;
         Ok((tx, begin.mark))
     }
 }
 
 impl Idempotency {
     /// Begins on a connection of the pool, and if that turns out to be dead or read-only, on a second one.
-    pub(crate) async fn begin(&self, begin: &Begin) -> Result<Tx, Error> {
+    pub(crate) async fn begin(&self, begin: &mut Begin) -> Result<Tx, Error> {
         let refused = |error| match error {
             error if is_elsewhere(&error) => self.unavailable(error),
             error => self.not_executed(error),
         };
         match Tx::begin(self, self.connection_to_repeat_on().await?, begin).await {
             Err(error) if is_elsewhere(&error) => {
+                begin.mark.renew();
                 Tx::begin(self, self.connection().await?, begin).await.map_err(refused)
             }
             begun => begun.map_err(refused),

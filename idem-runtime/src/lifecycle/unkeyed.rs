@@ -34,7 +34,7 @@ impl Unkeyed {
     async fn run(self, attached: Attached, handler: Handler<Tx>) -> Result<Answer, Error> {
         let _running = self.idempotency.count_in();
         attached.wait_for_room().await?;
-        let begin = Begin {
+        let mut begin = Begin {
             handler: self.handler,
             key: IdempotencyKey::random(),
             mark: Mark::of_its_own(),
@@ -42,7 +42,7 @@ impl Unkeyed {
             lease: self.lease,
             durable: false,
         };
-        let mut tx = self.idempotency.begin(&begin).await?;
+        let mut tx = self.idempotency.begin(&mut begin).await?;
         if !attached.begin() {
             tx.finish();
             return Err(Error::Abandoned);

@@ -15,7 +15,7 @@ impl Operation {
             Hold::Locked(part) => part,
             leased => {
                 self.hold = leased;
-                let begin = Begin {
+                let mut begin = Begin {
                     handler: self.claim.handler,
                     key: self.claim.key.clone(),
                     mark: Mark::of_its_own(),
@@ -23,7 +23,7 @@ impl Operation {
                     lease: self.claim.lease,
                     durable: true,
                 };
-                let tx = self.claim.idempotency.begin(&begin).await?;
+                let tx = self.claim.idempotency.begin(&mut begin).await?;
                 Box::new(Part { tx, known: OneTransaction::new(begin.mark, false) })
             }
         };
