@@ -26,7 +26,7 @@ fn every_kind_of_broken_promise_is_noticed() {
         ("other-answer", "and then"),
         ("open-transaction", "left open: idle in transaction"),
         ("lost-message", "its message is lost"),
-        ("repeated-message", "its message came 101 times"),
+        ("repeated-message", "its message came"),
         ("swapped-messages", "out of order"),
     ] {
         let output = soak(&["--seconds", "3", "--clients", "8", "--pause", "1000000", "--sabotage", sabotage]);
