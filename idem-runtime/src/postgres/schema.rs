@@ -8,7 +8,7 @@ use sqlx::{Connection, Executor, PgConnection, SqlSafeStr};
 
 use crate::error::Error;
 use crate::idempotency::Idempotency;
-use crate::postgres::statements::safe;
+use crate::postgres::statements::{quoted, safe};
 
 fn migrations() -> Vec<Migration> {
     let migrations = [
@@ -34,7 +34,7 @@ impl Idempotency {
     /// rolled back.
     pub async fn migrate(&self) -> Result<(), Error> {
         let schema = &self.settings().schema;
-        let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
+        let quoted = quoted(schema);
         // Not the pool's any more: whatever happens to the session happens to nobody else.
         let mut connection = self.connection().await?.detach();
         let migrated = async {
